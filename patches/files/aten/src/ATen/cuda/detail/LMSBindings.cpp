@@ -20,7 +20,7 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
-} // namespace
+}  // namespace
 
 void set_enabled(bool enabled) {
   auto& settings = Settings::get();
@@ -40,7 +40,7 @@ void set_enabled(bool enabled) {
   settings.set_enabled(false);
   set_thread_enabled(false);
   for (Device* device : Device::all()) {
-    device->bring_all_back(); // what operators adopted meanwhile
+    device->bring_all_back();  // what operators adopted meanwhile
     device->remove_limit();
   }
   Allocator::get().uninstall();
@@ -123,9 +123,7 @@ void insert(StatsDict& dict, const std::string& name, const Traffic& traffic) {
   dict.insert(name + ".bytes", traffic.bytes);
 }
 
-constexpr std::array<
-    const char*,
-    static_cast<size_t>(AllocSource::kCount)>
+constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
     kSourceNames{
         "freelist",
         "cudamalloc",
@@ -179,7 +177,7 @@ c10::Storage storage_at(int64_t cdata) {
           reinterpret_cast<c10::StorageImpl*>(cdata)));
 }
 
-} // namespace
+}  // namespace
 
 TORCH_LIBRARY(lms, m) {
   m.def("set_enabled(bool enabled) -> ()", set_enabled);
@@ -238,4 +236,4 @@ TORCH_LIBRARY(lms, m) {
   m.def("resume_adoption() -> ()", resume_adoption);
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -17,7 +17,7 @@ namespace {
 // destructors have begun.
 std::array<std::atomic<Device*>, C10_COMPILE_TIME_MAX_GPUS> devices{};
 
-} // namespace
+}  // namespace
 
 Device::Device(c10::DeviceIndex index)
     : index_(index), policy_(make_least_recently_used_policy()) {}
@@ -79,8 +79,7 @@ void Device::enter(
       c10::SmallVector<Page*, 8> pages;
       for (c10::StorageImpl* storage : storages) {
         disarm_if_stale(storage);
-        ManagedStorage* record =
-            adopt_new ? adopt(storage) : managed(storage);
+        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
         if (!record) {
           continue;
         }
@@ -209,13 +208,13 @@ void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
 }
 
 void Device::set_evictable(ManagedStorage* record) {
-  record->evictable = record->pins == 0 &&
-      record->state == ManagedStorage::State::kResident;
+  record->evictable =
+      record->pins == 0 && record->state == ManagedStorage::State::kResident;
 }
 
 void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   if (stream == record->home) {
-    return; // waited for the arrival already
+    return;  // waited for the arrival already
   }
   for (cudaStream_t user : record->users) {
     if (user == stream) {
@@ -288,7 +287,7 @@ void Device::release(c10::StorageImpl* storage) {
 
 void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
-    return; // CUDA and its locks belong to the parent process
+    return;  // CUDA and its locks belong to the parent process
   }
   Freed freed;
   Lock lock(*this);
@@ -343,4 +342,4 @@ void Device::relax_access_checks() {
   }
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

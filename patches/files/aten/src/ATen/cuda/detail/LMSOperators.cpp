@@ -33,8 +33,7 @@ using TouchedList = c10::SmallVector<Touched, 8>;
 
 void gather(const c10::Storage& storage, TouchedList& out) {
   if (storage && storage.device_type() == c10::DeviceType::CUDA) {
-    out.push_back(
-        {storage.device().index(), storage.unsafeGetStorageImpl()});
+    out.push_back({storage.device().index(), storage.unsafeGetStorageImpl()});
   }
 }
 
@@ -50,7 +49,7 @@ void gather(const IValue& value, TouchedList& out) {
   } else if (value.isList()) {
     for (const IValue& element : value.toListRef()) {
       if (!element.isTensor() && !element.isNone()) {
-        break; // a list of something else
+        break;  // a list of something else
       }
       gather(element, out);
     }
@@ -190,12 +189,14 @@ bool runs_on_cuda(const c10::OperatorHandle& op) {
 class Interception {
  public:
   Interception() {
-    handles_.push_back(Dispatcher::singleton().registerFallback(
-        kKey,
-        c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
-        "Large Model Support"));
-    handles_.push_back(Dispatcher::singleton().addRegistrationListener(
-        std::make_unique<NewOperators>()));
+    handles_.push_back(
+        Dispatcher::singleton().registerFallback(
+            kKey,
+            c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
+            "Large Model Support"));
+    handles_.push_back(
+        Dispatcher::singleton().addRegistrationListener(
+            std::make_unique<NewOperators>()));
   }
 
   void add_operators() {
@@ -203,18 +204,18 @@ class Interception {
     has_new_operators.store(false);
     for (const auto& name : Dispatcher::singleton().getAllOpNames()) {
       const auto op = Dispatcher::singleton().findOp(name);
-      if (!op || !op->hasSchema() || seen_.count(name) ||
-          !runs_on_cuda(*op)) {
-        continue; // looked at again when more is registered
+      if (!op || !op->hasSchema() || seen_.count(name) || !runs_on_cuda(*op)) {
+        continue;  // looked at again when more is registered
       }
       seen_.insert(name);
-      handles_.push_back(Dispatcher::singleton().registerImpl(
-          name,
-          kKey,
-          kernel_for(op->schema()),
-          /*cpp_signature=*/std::nullopt,
-          /*inferred_function_schema=*/nullptr,
-          "Large Model Support"));
+      handles_.push_back(
+          Dispatcher::singleton().registerImpl(
+              name,
+              kKey,
+              kernel_for(op->schema()),
+              /*cpp_signature=*/std::nullopt,
+              /*inferred_function_schema=*/nullptr,
+              "Large Model Support"));
     }
   }
 
@@ -233,10 +234,10 @@ class Interception {
   std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
-} // namespace
+}  // namespace
 
 void intercept_operators() {
-  static auto* interception = new Interception(); // leaked: see Dispatcher
+  static auto* interception = new Interception();  // leaked: see Dispatcher
   interception->add_operators();
 }
 
@@ -284,4 +285,4 @@ AdoptionPause::~AdoptionPause() {
   resume_adoption();
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

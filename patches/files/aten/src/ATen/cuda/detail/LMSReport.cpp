@@ -28,7 +28,7 @@ std::pair<size_t, size_t> free_and_total(c10::DeviceIndex device) {
   return {free, total};
 }
 
-} // namespace
+}  // namespace
 
 // 95 % of what the device has free plus what the allocator already holds: the
 // rest is for memory that does not come from the caching allocator.
@@ -134,8 +134,8 @@ std::string Device::describe_memory() {
   }
   const auto& pinned = stats_.pinned_bytes[kAll];
   out << "Large Model Support on device " << int(index_) << " (limit "
-      << format_size(limit_) << "): "
-      << format_size(static_cast<size_t>(pinned.current))
+      << format_size(limit_)
+      << "): " << format_size(static_cast<size_t>(pinned.current))
       << " pinned by running operators or by escaped addresses ("
       << format_size(held) << " of it by addresses), "
       << format_size(reclaimable) << " reclaimable, "
@@ -154,4 +154,4 @@ std::string Device::describe_memory() {
   return out.str();
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

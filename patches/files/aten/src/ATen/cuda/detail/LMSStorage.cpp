@@ -23,8 +23,7 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 void pin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
   Pins pins;
-  record->device.enter(
-      {record->impl()}, record->home, /*adopt=*/false, pins);
+  record->device.enter({record->impl()}, record->home, /*adopt=*/false, pins);
 }
 
 void unpin_hook(c10::lms::Context* context) {
@@ -55,7 +54,7 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak_reference_to(
   return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(impl);
 }
 
-} // namespace
+}  // namespace
 
 ManagedStorage::ManagedStorage(
     Device& owner,
@@ -93,7 +92,7 @@ void ManagedStorage::hide_address() {
 
 void ManagedStorage::restore_data_ptr() {
   c10::DataPtr& shown = impl()->_mutable_data_ptr_no_checks();
-  shown.release_context(); // this record, which the caller now owns
+  shown.release_context();  // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
   impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
@@ -131,4 +130,4 @@ ManagedStorage* managed(c10::StorageImpl* storage) {
   return managed(storage->_mutable_data_ptr_no_checks());
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms
