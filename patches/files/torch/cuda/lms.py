@@ -18,6 +18,8 @@ Environment variables, read when CUDA is initialized:
 Messages go to the logger ``torch.cuda.lms``.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import sys
@@ -25,10 +27,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Optional, TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -153,11 +154,11 @@ def enable_thread() -> None:
         _ops().enable_thread()
 
 
-def _index(device: "Device") -> int:
+def _index(device: Device) -> int:
     return torch.cuda._utils._get_device_index(device, optional=True)
 
 
-def set_limit_lms(limit: int, device: "Device" = None) -> None:
+def set_limit_lms(limit: int, device: Device = None) -> None:
     r"""Set how much device memory the caching allocator may reserve with LMS on.
 
     Args:
@@ -173,7 +174,7 @@ def set_limit_lms(limit: int, device: "Device" = None) -> None:
         _ops().set_limit(_index(device), limit)
 
 
-def get_limit_lms(device: "Device" = None) -> int:
+def get_limit_lms(device: Device = None) -> int:
     r"""Return the limit in bytes; of the current device if ``device`` is None."""
     torch.cuda.init()
     return _ops().get_limit(_index(device))
@@ -221,7 +222,7 @@ def is_resident(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def pin(*tensors: Union[torch.Tensor, torch.UntypedStorage]) -> Iterator[None]:
+def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
     r"""Keep tensors on their devices while the context is open.
 
     For calls into code that takes addresses and is not a PyTorch operator, such
@@ -255,7 +256,7 @@ def pin(*tensors: Union[torch.Tensor, torch.UntypedStorage]) -> Iterator[None]:
 # --- statistics ---
 
 
-def stats(device: "Device" = None) -> dict[str, int]:
+def stats(device: Device = None) -> dict[str, int]:
     r"""Return the statistics of LMS on a device, by name.
 
     - ``"pinned.{all,large_pool,small_pool}.{current,peak,allocated,freed}"`` and
@@ -346,7 +347,7 @@ def _wants_identity() -> bool:
     ) in _IDENTITY_CALLERS
 
 
-def _storage_of(obj: Any) -> Optional[torch.UntypedStorage]:
+def _storage_of(obj: Any) -> torch.UntypedStorage | None:
     """The CUDA storage behind a tensor or storage, if it has one."""
     if obj.device.type != "cuda":
         return None
