@@ -1,0 +1,4 @@
+"""`lms test`."""
+from typing import Any
+def configure_parser(subparsers: Any) -> None:
+    pass
