@@ -23,8 +23,8 @@ def wheels_folder() -> Path:
 def build(release: Release, python: str, folder: Path) -> Path:
     """Make the LMS wheel of a release for one Python, verified; return its path.
 
-    The wheel appears in `folder` only after it passed all checks. If one made from the same inputs is there already,
-    it is kept.
+    The wheel appears in `folder` only after it passed all checks. If one made from the same inputs
+    is there already, it is kept.
 
     Raises:
         LmsError: one of its kinds, by what failed; nothing half-written is left.
@@ -33,7 +33,11 @@ def build(release: Release, python: str, folder: Path) -> Path:
     loaded = series.load(release)
     with files.locked(paths.home() / "builds"):
         target = folder / release.wheel_filename(pinned)
-        stamp = paths.home() / "stamps" / f"{hashlib.sha256(str(target.resolve()).encode()).hexdigest()}.json"
+        stamp = (
+            paths.home()
+            / "stamps"
+            / f"{hashlib.sha256(str(target.resolve()).encode()).hexdigest()}.json"
+        )
         inputs = _inputs(release, loaded, pinned.sha256)
         if _is_current(target, stamp, inputs):
             progress.note(f"{target.name} is up to date")
@@ -64,7 +68,7 @@ def report(path: Path, patches: Path) -> None:
     with progress.step(f"verifying {path.name}"):
         for check in verify.verify(path, patches):
             progress.note(str(check))
-            failed += not check.passed
+            failed += check.outcome is verify.Outcome.FAILED
     if failed:
         raise VerifyError(f"{path.name}: {failed} check(s) failed")
 

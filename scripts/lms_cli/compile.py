@@ -1,7 +1,7 @@
 """Compiling a series' new sources into libtorch_lms.so.
 
-One library serves all Pythons of a release: it uses no part of Python, and the headers of all its official wheels
-are the same. The result is kept under a hash of everything that went into it.
+One library serves all Pythons of a release: it uses no part of Python, and the headers of all its
+official wheels are the same. The result is kept under a hash of everything that went into it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def unpack_headers(wheel: Wheel, target: Path, prefix: str) -> Path:
     """Unpack the members below a prefix into `target`, once."""
     if not target.exists():
         with files.folder_beside(target) as temporary:
-            names = [name for name in wheel.members if name.startswith(prefix) and not name.endswith("/")]
+            names = [
+                name for name in wheel.members if name.startswith(prefix) and not name.endswith("/")
+            ]
             wheel.zip.extractall(temporary, names)
     return target
 
@@ -128,7 +130,8 @@ def unpack_headers_of(path: Path) -> Path:
         roots = {
             str(PurePosixPath(*parts[: parts.index("include") + 1]))
             for name in wheel.members
-            if "include" in (parts := PurePosixPath(name).parts) and name.endswith(layout.HEADER_SUFFIXES)
+            if "include" in (parts := PurePosixPath(name).parts)
+            and name.endswith(layout.HEADER_SUFFIXES)
         }
         if len(roots) != 1:
             raise CompileError(f"{path.name} has {len(roots)} include folders, one is expected")
@@ -137,7 +140,7 @@ def unpack_headers_of(path: Path) -> Path:
 
 
 def write_tree(folder: Path, texts: dict[str, str]) -> None:
-    """Make a folder hold exactly these files; leave alone those that already do, for incremental builds."""
+    """Make a folder hold exactly these files, touching only those that differ."""
     for path in folder.rglob("*"):
         if path.is_file() and path.relative_to(folder).as_posix() not in texts:
             path.unlink()
@@ -166,12 +169,17 @@ def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
     text = ""
     for command in commands:
         result = subprocess.run(
-            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         text += result.stdout
         files.write_text(log, text)
         if result.returncode != 0:
-            raise CompileError(f"{LIBRARY} does not compile:\n{_errors(result.stdout)}", f"Full output: {log}")
+            raise CompileError(
+                f"{LIBRARY} does not compile:\n{_errors(result.stdout)}", f"Full output: {log}"
+            )
     return output / LIBRARY
 
 

@@ -1,7 +1,7 @@
 """Fetching pinned files into the download cache.
 
-The cache holds each file under its sha256 and only complete, checked files: pip downloads into a staging folder
-beside it, and one rename publishes the result.
+The cache holds each file under its sha256 and only complete, checked files: pip downloads into a
+staging folder beside it, and one rename publishes the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def fetch_official(wheel: OfficialWheel) -> Path:
     cached = paths.downloads() / wheel.sha256 / wheel.filename
     if cached.is_file() and cached.stat().st_size == wheel.size:
         return cached
-    files.require_space(paths.downloads(), wheel.size + wheel.size // 10, f"downloading {wheel.filename}")
+    files.require_space(
+        paths.downloads(), wheel.size + wheel.size // 10, f"downloading {wheel.filename}"
+    )
     target = [
         f"--python-version={wheel.python.removeprefix('cp').rstrip('t')}",
         f"--abi={wheel.python}",
@@ -42,7 +44,10 @@ def fetch_locked(lock: Path, package: str) -> Path:
     """
     pin = locks.read(lock).get(package)
     if pin is None:
-        raise LmsError(f"{lock} has no package {package}", "Add it and lock again: see scripts/locks/README.md.")
+        raise LmsError(
+            f"{lock} has no package {package}",
+            "Add it and lock again: see scripts/locks/README.md.",
+        )
     return _cached(pin.sha256) or _download(f"{pin.name}=={pin.version}", pin.sha256, [])
 
 
@@ -57,8 +62,16 @@ def _download(requirement: str, hashes: tuple[str, ...], target: list[str]) -> P
     cache = paths.downloads()
     with files.workspace(cache) as staging:
         pinned = staging / "pinned.txt"
-        pinned.write_text(f"{requirement} {' '.join(f'--hash=sha256:{sha256}' for sha256 in hashes)}\n")
-        command = ["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--require-hashes"]
+        pinned.write_text(
+            f"{requirement} {' '.join(f'--hash=sha256:{sha256}' for sha256 in hashes)}\n"
+        )
+        command = [
+            "download",
+            "--no-deps",
+            "--no-cache-dir",
+            "--only-binary=:all:",
+            "--require-hashes",
+        ]
         pip.run(
             Path(sys.executable),
             [*command, *target, f"--dest={staging}", f"--requirement={pinned}"],
@@ -67,7 +80,9 @@ def _download(requirement: str, hashes: tuple[str, ...], target: list[str]) -> P
         downloaded = next(staging.glob("*.whl"))
         sha256 = files.sha256_of(downloaded)
         if sha256 not in hashes:
-            raise IntegrityError(f"{downloaded.name} has sha256 {sha256}, pinned is {' or '.join(hashes)}")
+            raise IntegrityError(
+                f"{downloaded.name} has sha256 {sha256}, pinned is {' or '.join(hashes)}"
+            )
         published = cache / sha256 / downloaded.name
         published.parent.mkdir(exist_ok=True)
         downloaded.replace(published)

@@ -39,9 +39,10 @@ def needs(stream: IO[bytes]) -> Needs:
             "VER_NDX_LOCAL",
             "VER_NDX_GLOBAL",
         )
-        if symbol.name and symbol["st_shndx"] == "SHN_UNDEF" and symbol["st_info"]["bind"] == "STB_GLOBAL":
-            if unversioned:
-                undefined.add(symbol.name)
+        is_undefined = symbol["st_shndx"] == "SHN_UNDEF"
+        is_strong = symbol["st_info"]["bind"] == "STB_GLOBAL"
+        if symbol.name and is_undefined and is_strong and unversioned:
+            undefined.add(symbol.name)
     return Needs(
         libraries=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
         run_path=next((tag.rpath for tag in tags if tag.entry.d_tag == "DT_RPATH"), "")
@@ -52,7 +53,7 @@ def needs(stream: IO[bytes]) -> Needs:
 
 
 def provided(stream: IO[bytes], wanted: frozenset[str]) -> set[str]:
-    """Those of the wanted symbols that a library defines; quick also for its hundreds of thousands."""
+    """Those of the wanted symbols that a library defines, found without an object for each."""
     from elftools.elf.elffile import ELFFile
 
     elf = ELFFile(stream)

@@ -1,7 +1,7 @@
 """Virtual environments that are either complete or made again.
 
-A virtual environment cannot be renamed, so it is built in place; a marker file, written last, says that it
-is complete. Without the marker (a killed run) the folder is thrown away.
+A virtual environment cannot be renamed, so it is built in place; a marker file, written last, says
+that it is complete. Without the marker (a killed run) the folder is thrown away.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from lms_cli import files
-from lms_cli.errors import EnvironmentProblem
+from lms_cli.errors import BrokenEnvironmentError
 
 MARKER = ".complete"
 
@@ -34,7 +34,7 @@ def create_venv(folder: Path, with_pip: bool) -> Path:
     """Make an empty virtual environment of the running Python; return its interpreter.
 
     Raises:
-        EnvironmentProblem: this Python cannot make virtual environments.
+        BrokenEnvironmentError: this Python cannot make virtual environments.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -43,8 +43,8 @@ def create_venv(folder: Path, with_pip: bool) -> Path:
     if result.returncode != 0:
         shutil.rmtree(folder, ignore_errors=True)
         output = (result.stdout + result.stderr).strip()
-        raise EnvironmentProblem(
+        raise BrokenEnvironmentError(
             f"{sys.executable} cannot make a virtual environment:\n{output}",
-            "On Debian or Ubuntu: apt install python3-venv. Elsewhere use a Python that has venv and pip.",
+            "On Debian or Ubuntu: apt install python3-venv. Elsewhere: a Python with venv.",
         )
     return folder / "bin" / "python"

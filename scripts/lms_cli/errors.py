@@ -62,7 +62,7 @@ class VerifyError(LmsError):
     exit_code = 8
 
 
-class EnvironmentProblem(LmsError):
+class BrokenEnvironmentError(LmsError):
     """A Python environment cannot be made, or its torch is not the LMS wheel."""
 
     exit_code = 9

@@ -28,7 +28,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def written_beside(target: Path) -> Iterator[Path]:
-    """Yield a temporary path in `target`'s folder; rename it to `target` when the block succeeds."""
+    """Yield a temporary path beside `target`; rename it to `target` when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     os.close(handle)
@@ -49,7 +49,7 @@ def write_text(target: Path, text: str) -> None:
 
 @contextmanager
 def folder_beside(target: Path) -> Iterator[Path]:
-    """Yield a new temporary folder next to `target`; it replaces `target` when the block succeeds."""
+    """Yield a temporary folder beside `target`; it replaces `target` when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
@@ -64,7 +64,7 @@ def folder_beside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
-    """Yield a new temporary folder in `parent`, one at a time; what killed runs left there is removed."""
+    """Yield a temporary folder in `parent`, one at a time; remove what killed runs left there."""
     parent.mkdir(parents=True, exist_ok=True)
     with locked(parent / "workspace"):
         for leftover in parent.glob(f"{WORKSPACE_PREFIX}*"):
@@ -90,8 +90,8 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
         raise SpaceError(
             f"not enough space in {folder}: {purpose} needs {needed / 1e9:.1f} GB, "
             f"{free / 1e9:.1f} GB are free",
-            "Free some space, or point LMS_HOME (what is built) and XDG_CACHE_HOME (downloads) at a "
-            "larger disk.",
+            "Free some space, or point LMS_HOME (what is built) and XDG_CACHE_HOME (downloads) "
+            "at a larger disk.",
         )
 
 

@@ -46,7 +46,9 @@ class Manifest:
             raise WheelError(f"{wheel.path} is not an LMS wheel: it has no {MANIFEST}")
         try:
             row = json.loads(text)
-            return Manifest(**{**row, "added": tuple(row["added"]), "changed": tuple(row["changed"])})
+            return Manifest(
+                **{**row, "added": tuple(row["added"]), "changed": tuple(row["changed"])}
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise WheelError(f"{wheel.path}: {MANIFEST} is malformed: {error}") from error
 
@@ -65,7 +67,8 @@ def check_official(release: Release, official: Wheel) -> None:
         found = match[1] if match else "missing"
         if found != expected:
             raise WheelError(
-                f"{official.path.name}: {name} in {VERSION_MEMBER} is {found}, releases.yaml says {expected}"
+                f"{official.path.name}: {name} in {VERSION_MEMBER} is {found}, "
+                f"releases.yaml says {expected}"
             )
 
 
@@ -77,7 +80,9 @@ def relabel_version(text: str, release: Release) -> str:
 def relabel_metadata(text: str, release: Release) -> str:
     """METADATA with our version; the description below the first empty line is left alone."""
     head, separator, body = text.partition("\n\n")
-    return _replace_once(r"^Version: .*$", f"Version: {release.lms_version}", head) + separator + body
+    return (
+        _replace_once(r"^Version: .*$", f"Version: {release.lms_version}", head) + separator + body
+    )
 
 
 def _replace_once(pattern: str, replacement: str, text: str) -> str:
@@ -88,9 +93,14 @@ def _replace_once(pattern: str, replacement: str, text: str) -> str:
 
 
 def contents(
-    release: Release, official: Wheel, series: Series, applied: Applied, library: bytes | None, sha256: str
+    release: Release,
+    official: Wheel,
+    series: Series,
+    applied: Applied,
+    library: bytes | None,
+    sha256: str,
 ) -> dict[str, bytes]:
-    """Every member of our wheel that is not upstream's byte for byte, RECORD aside; names are final."""
+    """Every member of our wheel that is not upstream's byte for byte, RECORD aside."""
     added = {name: text.encode() for name, text in applied.added.items()}
     if library is not None:
         added[LIBRARY_MEMBER] = library
@@ -124,10 +134,12 @@ def dist_info_folder(release: Release) -> str:
 def renamed(name: str, official: Wheel, dist_info: str) -> str:
     """An official member's name in our wheel."""
     old = f"{official.dist_info}/"
-    return f"{dist_info}/{name[len(old):]}" if name.startswith(old) else name
+    return f"{dist_info}/{name[len(old) :]}" if name.startswith(old) else name
 
 
-def expected_record(official: Wheel, ours: dict[str, bytes], dist_info: str) -> dict[str, RecordRow]:
+def expected_record(
+    official: Wheel, ours: dict[str, bytes], dist_info: str
+) -> dict[str, RecordRow]:
     """The RECORD rows of our wheel, its own aside."""
     record = f"{official.dist_info}/RECORD"
     rows = {
@@ -151,5 +163,7 @@ def write(
     }
     members.update({name: Written(content) for name, content in ours.items()})
     target = folder / release.wheel_filename(pinned)
-    wheelfile.write(target, official, members, expected_record(official, ours, dist_info), dist_info)
+    wheelfile.write(
+        target, official, members, expected_record(official, ours, dist_info), dist_info
+    )
     return target

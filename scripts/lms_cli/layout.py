@@ -1,7 +1,7 @@
 """Where files of PyTorch's source tree are in its wheels.
 
-Upstream's setup.py copies public headers below `torch/include/` and wraps each in a guard against users of
-the stable ABI, so a header in the wheel is the upstream text between two fixed pieces.
+Upstream's setup.py copies public headers below `torch/include/` and wraps each in a guard against
+users of the stable ABI, so a header in the wheel is the upstream text between two fixed pieces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def kind(upstream: str) -> Kind:
     """
     if upstream.startswith(SOURCE_BUILD_ONLY):
         return Kind.ABSENT
-    if upstream.endswith(HEADER_SUFFIXES) and upstream.startswith(("aten/src/ATen/", "c10/", "torch/csrc/")):
+    if upstream.endswith(HEADER_SUFFIXES) and upstream.startswith(
+        ("aten/src/ATen/", "c10/", "torch/csrc/")
+    ):
         return Kind.HEADER
     if upstream.endswith((".py", ".pyi")) and upstream.startswith("torch/"):
         return Kind.PYTHON
@@ -47,8 +49,8 @@ def kind(upstream: str) -> Kind:
         return Kind.COMPILED
     raise SeriesError(
         f"{upstream} has no place in a wheel",
-        "A series may hold public headers of ATen, c10 and torch/csrc, Python files of torch, and sources in "
-        f"{COMPILED_FOLDER}.",
+        "A series may hold public headers of ATen, c10 and torch/csrc, Python files of torch, "
+        f"and sources in {COMPILED_FOLDER}.",
     )
 
 

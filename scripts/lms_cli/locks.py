@@ -30,8 +30,10 @@ def read(lock: Path, python: str | None = None) -> dict[str, Pin]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    environment = {} if python is None else {"python_version": python, "python_full_version": f"{python}.0"}
-    pins = {}
+    environment = (
+        {} if python is None else {"python_version": python, "python_full_version": f"{python}.0"}
+    )
+    pins: dict[str, Pin] = {}
     try:
         for line in lock.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
             text, *hashes = line.partition("#")[0].split("--hash=sha256:")

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "lms"
 LOCKS = ROOT / "scripts" / "locks"
-PATCHES = ROOT / "patches"
+PATCHES = Path(os.environ.get("LMS_PATCHES") or ROOT / "patches")  # to try another series
 BUILD = ROOT / "build"
 SIMCUDA = ROOT / "tests" / "simcuda"
 

@@ -1,6 +1,7 @@
 """Running pip, and saying in one sentence why it failed.
 
-pip finds the package index, proxy and certificates that the user configured for it; this project names none.
+pip finds the package index, proxy and certificates that the user configured for it; this project
+names none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lms_cli.errors import EnvironmentProblem, IntegrityError, LmsError, NetworkError, SpaceError
+from lms_cli.errors import (
+    BrokenEnvironmentError,
+    IntegrityError,
+    LmsError,
+    NetworkError,
+    SpaceError,
+)
 
 # What pip prints, and what it means. The first match counts.
 FAILURES: tuple[tuple[str, type[LmsError], str], ...] = (
@@ -23,8 +30,8 @@ FAILURES: tuple[tuple[str, type[LmsError], str], ...] = (
     (
         r"DO NOT MATCH THE HASHES",
         IntegrityError,
-        "The package index served another file than the pinned one. Nothing was kept; if it happens again, "
-        "check the index and proxy that pip is configured with (pip config list).",
+        "The package index served another file than the pinned one. Nothing was kept; if it "
+        "happens again, check the index and proxy that pip is configured with (pip config list).",
     ),
     (
         r"IncompleteRead|incomplete.download|Download failed|Connection broken|not enough bytes",
@@ -32,16 +39,17 @@ FAILURES: tuple[tuple[str, type[LmsError], str], ...] = (
         "The download was cut short and nothing of it was kept. Run it again.",
     ),
     (
-        r"connection error|ConnectionError|NewConnectionError|Failed to establish|Name or service not known|"
-        r"name resolution|Network is unreachable|ProxyError|Connection refused|timed out|SSLError|HTTP error",
+        r"connection error|ConnectionError|NewConnectionError|Failed to establish|timed out|"
+        r"Name or service not known|name resolution|Network is unreachable|ProxyError|"
+        r"Connection refused|SSLError|HTTP error",
         NetworkError,
         "Check the network, and the index and proxy that pip is configured with (pip config list).",
     ),
     (
         r"No matching distribution found|Could not find a version",
         NetworkError,
-        "The package index that pip is configured with (pip config list) does not have it, or cannot be "
-        "reached.",
+        "The package index that pip is configured with (pip config list) does not have it, or "
+        "cannot be reached.",
     ),
 )
 
@@ -73,7 +81,14 @@ def run(python: Path, arguments: list[str], purpose: str) -> None:
 
 def clean_environment() -> dict[str, str]:
     """The environment without what would make a Python look at someone else's packages."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+    hidden = (
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_REQUIRE_VIRTUALENV",
+    )
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
@@ -85,4 +100,4 @@ def explain(complaints: list[str], purpose: str) -> LmsError:
     for pattern, kind, remedy in FAILURES:
         if re.search(pattern, text, re.IGNORECASE):
             return kind(f"could not {purpose}:\n{detail}", remedy)
-    return EnvironmentProblem(f"could not {purpose}; pip says:\n{detail}")
+    return BrokenEnvironmentError(f"could not {purpose}; pip says:\n{detail}")

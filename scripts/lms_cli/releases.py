@@ -107,7 +107,9 @@ def load(patches: Path) -> dict[str, Release]:
     path = patches / FILE_NAME
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return {version: _release(version, row, patches) for version, row in data["releases"].items()}
+        return {
+            version: _release(version, row, patches) for version, row in data["releases"].items()
+        }
     except OSError as error:
         raise LmsError(f"cannot read the list of releases: {error}") from error
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -125,7 +127,8 @@ def find(version: str, patches: Path) -> Release:
     name = version.removeprefix("v")
     if name not in releases:
         raise UsageError(
-            f"there is no LMS series for PyTorch {version}", f"Supported releases: {', '.join(releases)}."
+            f"there is no LMS series for PyTorch {version}",
+            f"Supported releases: {', '.join(releases)}.",
         )
     return releases[name]
 

@@ -1,7 +1,8 @@
 """The patch series of a release: new files, and hunks on files that upstream ships in its wheel.
 
-A hunk must match at exactly the line it names: no fuzz, no search for a better place. What does not match is
-reported for all files at once, with the lines that were expected and those that were found.
+A hunk must match at exactly the line it names: no fuzz, no search for a better place. What does not
+match is reported for all files at once, with the lines that were expected and those that were
+found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lms_cli.layout import Kind
 from lms_cli.releases import Release
 
 if TYPE_CHECKING:
-    from unidiff import Hunk, PatchedFile
+    from unidiff.patch import Hunk, PatchedFile
 
 ORDER_FILE = "series"
 NEW_FILES = "files"
@@ -107,7 +108,9 @@ def apply(series: Series, read: Callable[[str], str | None]) -> Applied:
     for path, text in series._of_kind(Kind.HEADER, Kind.PYTHON).items():
         name = layout.member(path)
         if read(name) is not None:
-            raise SeriesError(f"{path} is a new file of the series, but upstream has it too ({name})")
+            raise SeriesError(
+                f"{path} is a new file of the series, but upstream has it too ({name})"
+            )
         added[name] = layout.guarded(text) if layout.kind(path) is Kind.HEADER else text
     changed: dict[str, str] = {}
     problems: dict[str, str] = {}
@@ -118,15 +121,15 @@ def apply(series: Series, read: Callable[[str], str | None]) -> Applied:
     if problems:
         report = "\n".join(problems.values())
         raise SeriesError(
-            f"the series does not apply; {len(problems)} file(s) differ from what it expects:\n{report}",
+            f"the series does not apply, {len(problems)} file(s) differ from it:\n{report}",
             "Rebase these patches onto the release; nothing was written.",
         )
     return Applied(added, changed)
 
 
 def _parse(patch: Patch) -> list[PatchedFile]:
-    from unidiff import PatchSet
     from unidiff.errors import UnidiffParseError
+    from unidiff.patch import PatchSet
 
     try:
         files = list(PatchSet(patch.text))
@@ -136,7 +139,7 @@ def _parse(patch: Patch) -> list[PatchedFile]:
         if not file.is_modified_file or file.is_rename:
             raise SeriesError(
                 f"{patch.name} adds, removes or renames {file.path}",
-                f"New files belong in patches/{NEW_FILES}/; a patch may only change existing files.",
+                f"New files belong in patches/{NEW_FILES}/; a patch may only change files.",
             )
     if not files:
         raise SeriesError(f"{patch.name} changes nothing")
@@ -187,8 +190,11 @@ def _misfit(hunk: Hunk, before: list[str]) -> str:
         if line == there:
             continue
         rows.append(f"    {start + offset + 1}: expected {line.rstrip()!r}")
-        rows.append(f"    {start + offset + 1}: found    {there.rstrip()!r}" if there is not None else
-                    f"    {start + offset + 1}: found    the end of the file")
+        rows.append(
+            f"    {start + offset + 1}: found    {there.rstrip()!r}"
+            if there is not None
+            else f"    {start + offset + 1}: found    the end of the file"
+        )
     return "\n".join(rows)
 
 

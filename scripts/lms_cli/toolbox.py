@@ -1,7 +1,8 @@
-"""The environment the `lms` command itself runs in: pinned libraries, made with the standard library.
+"""The environment that the `lms` command itself runs in: pinned libraries.
 
-A fresh machine has only Python. The first run makes `.lms/tools-<hash>` from `scripts/locks/tools.lock` and
-starts the command again inside it. Everything here works without any third-party library.
+A fresh machine has only Python. The first run makes `.lms/tools-<hash>` from
+`scripts/locks/tools.lock` and starts the command again inside it. Everything here works without any
+third-party library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Proving that a wheel is the official one plus our files, and that it can work.
 
-The official wheel is pinned by sha256, so a member whose compressed bytes are the official ones is proven to the
-last bit, and its RECORD row must be the official row.
+The official wheel is pinned by sha256, so a member whose compressed bytes are the official ones is
+proven to the last bit, and its RECORD row must be the official row.
 """
 
 from __future__ import annotations
@@ -12,9 +12,22 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from lms_cli import compile, download, elf, graft, locks, releases, series, wheelfile, zipcheck
+from lms_cli import (
+    compile,
+    download,
+    elf,
+    environments,
+    graft,
+    lms_environment,
+    locks,
+    releases,
+    series,
+    wheelfile,
+    zipcheck,
+)
 from lms_cli.errors import LmsError, UsageError
 from lms_cli.graft import LIBRARY_MEMBER, Manifest
 from lms_cli.releases import OfficialWheel, Release
@@ -23,16 +36,24 @@ from lms_cli.wheelfile import Wheel
 SHOWN = 5  # problems named in one check's line
 
 
+class Outcome(Enum):
+    """How a check ended."""
+
+    PASSED = "pass"
+    FAILED = "FAIL"
+    SKIPPED = "skip"  # the detail says why
+
+
 @dataclass(frozen=True)
 class Check:
     """The outcome of one check."""
 
     name: str
-    passed: bool
+    outcome: Outcome
     detail: str
 
     def __str__(self) -> str:
-        return f"{'pass' if self.passed else 'FAIL'}  {self.name}: {self.detail}"
+        return f"{self.outcome.value}  {self.name}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -75,11 +96,13 @@ def _pinned(release: Release, path: Path) -> OfficialWheel:
 def structure(subject: Subject) -> Check:
     """The zip file satisfies strict readers."""
     found = list(zipcheck.problems(subject.wheel.path, subject.wheel.zip))
-    return _check("zip structure", found, f"{len(subject.wheel.members)} members, no gap, no overlap")
+    return _check(
+        "zip structure", found, f"{len(subject.wheel.members)} members, no gap, no overlap"
+    )
 
 
 def label(subject: Subject) -> Check:
-    """File name, dist-info, METADATA, version.py and manifest say the same version; the commit is the pinned one."""
+    """All places say the same version; the commit is the pinned one."""
     version = subject.release.lms_version
     expected = {
         "dist-info": (subject.wheel.dist_info, graft.dist_info_folder(subject.release)),
@@ -88,12 +111,15 @@ def label(subject: Subject) -> Check:
         "METADATA": (
             subject.wheel.text(f"{subject.wheel.dist_info}/METADATA"),
             graft.relabel_metadata(
-                subject.official.text(f"{subject.official.dist_info}/METADATA") or "", subject.release
+                subject.official.text(f"{subject.official.dist_info}/METADATA") or "",
+                subject.release,
             ),
         ),
         graft.VERSION_MEMBER: (
             subject.wheel.text(graft.VERSION_MEMBER),
-            graft.relabel_version(subject.official.text(graft.VERSION_MEMBER) or "", subject.release),
+            graft.relabel_version(
+                subject.official.text(graft.VERSION_MEMBER) or "", subject.release
+            ),
         ),
     }
     found = [f"{place} differs" for place, (is_, should) in expected.items() if is_ != should]
@@ -105,7 +131,7 @@ def label(subject: Subject) -> Check:
 
 
 def untouched(subject: Subject) -> Check:
-    """Every member not listed as ours is there with the CRC, size and compressed bytes of the official wheel."""
+    """Every member not listed as ours has the CRC, size and compressed bytes of the official."""
     ours = set(subject.manifest.changed) | _dist_info_members(subject)
     names = {
         graft.renamed(name, subject.official, subject.wheel.dist_info): info
@@ -113,8 +139,16 @@ def untouched(subject: Subject) -> Check:
     }
     found = [f"{name} is missing" for name in names if name not in subject.wheel.members]
     listed = ours | set(subject.manifest.added)
-    found += [f"{name} is not listed as ours" for name in subject.wheel.members if name not in names and name not in listed]
-    found += [f"{name} is listed as added, but is upstream's" for name in subject.manifest.added if name in names]
+    found += [
+        f"{name} is not listed as ours"
+        for name in subject.wheel.members
+        if name not in names and name not in listed
+    ]
+    found += [
+        f"{name} is listed as added, but is upstream's"
+        for name in subject.manifest.added
+        if name in names
+    ]
     same = [name for name in names if name not in ours and name in subject.wheel.members]
     for name in same:
         mine, theirs = subject.wheel.members[name], names[name]
@@ -142,13 +176,23 @@ def series_content(subject: Subject) -> Check:
     applied = series.apply(loaded, subject.official.text)
     expected = {**applied.added, **applied.changed}
     listed = set(subject.manifest.added) | set(subject.manifest.changed)
-    difference = (set(expected) | {LIBRARY_MEMBER, graft.VERSION_MEMBER}) ^ (listed | {LIBRARY_MEMBER})
+    difference = (set(expected) | {LIBRARY_MEMBER, graft.VERSION_MEMBER}) ^ (
+        listed | {LIBRARY_MEMBER}
+    )
     found = [f"{name} is ours in one, not in the other" for name in sorted(difference)]
-    found += [name for name, text in expected.items() if name in listed and subject.wheel.text(name) != text]
+    found += [
+        name
+        for name, text in expected.items()
+        if name in listed and subject.wheel.text(name) != text
+    ]
     if loaded.digest() != subject.manifest.series_sha256:
         found.append("it was built from another state of the series: build it again")
     added, changed = len(subject.manifest.added), len(subject.manifest.changed)
-    return _check("series", found, f"{added} members added, {changed} changed, as {subject.release.tag} gives them")
+    return _check(
+        "series",
+        found,
+        f"{added} members added, {changed} changed, as {subject.release.tag} gives them",
+    )
 
 
 def record(subject: Subject) -> Check:
@@ -156,12 +200,18 @@ def record(subject: Subject) -> Check:
     wheel = subject.wheel
     rows = wheel.record()
     own = rows.pop(f"{wheel.dist_info}/RECORD", None)
-    found = [] if own == wheelfile.RecordRow("", "") else ["RECORD's own row is missing or not empty"]
-    members = {name for name in wheel.members if not name.endswith("/")} - {f"{wheel.dist_info}/RECORD"}
+    found = (
+        [] if own == wheelfile.RecordRow("", "") else ["RECORD's own row is missing or not empty"]
+    )
+    members = {name for name in wheel.members if not name.endswith("/")} - {
+        f"{wheel.dist_info}/RECORD"
+    }
     found += [f"{name} is in only one of wheel and RECORD" for name in sorted(members ^ set(rows))]
     ours = _dist_info_members(subject) | set(subject.manifest.added) | set(subject.manifest.changed)
     theirs = subject.official.record()
-    official = {graft.renamed(name, subject.official, wheel.dist_info): row for name, row in theirs.items()}
+    official = {
+        graft.renamed(name, subject.official, wheel.dist_info): row for name, row in theirs.items()
+    }
     for name in members & set(rows):
         expected = wheelfile.record_row(wheel.read(name)) if name in ours else official.get(name)
         if rows[name] != expected:
@@ -170,7 +220,7 @@ def record(subject: Subject) -> Check:
 
 
 def symbols(subject: Subject) -> Check:
-    """Every symbol the library needs is provided by this wheel, the CUDA runtime, or a versioned system library."""
+    """Every symbol without a version that the library needs is in this wheel or CUDA's runtime."""
     if LIBRARY_MEMBER not in subject.wheel.members:
         return _check("symbols", [], "the series has no library")
     needed = elf.needs(io.BytesIO(subject.wheel.read(LIBRARY_MEMBER)))
@@ -179,7 +229,10 @@ def symbols(subject: Subject) -> Check:
         with Wheel(download.fetch_locked(subject.release.lock, package)) as cuda:
             _remove_provided(cuda, needed, missing)
     _remove_provided(subject.wheel, needed, missing)
-    found = [f"{name} is provided by nothing in {', '.join(needed.libraries)}" for name in sorted(missing)]
+    found = [
+        f"{name} is provided by nothing in {', '.join(needed.libraries)}"
+        for name in sorted(missing)
+    ]
     return _check("symbols", found, f"{len(needed.symbols)} undefined, all provided")
 
 
@@ -193,7 +246,7 @@ def _remove_provided(wheel: Wheel, needed: elf.Needs, missing: set[str]) -> None
 
 
 def policy(subject: Subject) -> Check:
-    """What the library asks of the system, as auditwheel sees it, and where the loader looks for the rest."""
+    """What the library asks of the system, as auditwheel sees it, and where it looks."""
     if LIBRARY_MEMBER not in subject.wheel.members:
         return _check("system libraries", [], "the series has no library")
     from auditwheel.architecture import Architecture
@@ -202,7 +255,9 @@ def policy(subject: Subject) -> Check:
 
     needed = elf.needs(io.BytesIO(subject.wheel.read(LIBRARY_MEMBER)))
     policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
-    level = policies.versioned_symbols_policy({name: set(value) for name, value in needed.versions.items()})
+    level = policies.versioned_symbols_policy(
+        {name: set(value) for name, value in needed.versions.items()}
+    )
     promised = policies.get_policy_by_name(subject.pinned.platform)
     found = []
     if needed.run_path != compile.run_path(subject.release):
@@ -224,7 +279,9 @@ def requirements(subject: Subject) -> Check:
 
     python = releases.dotted(subject.pinned.python).rstrip("t")
     pins = locks.read(subject.release.lock, python)
-    metadata = HeaderParser().parsestr(subject.wheel.text(f"{subject.wheel.dist_info}/METADATA") or "")
+    metadata = HeaderParser().parsestr(
+        subject.wheel.text(f"{subject.wheel.dist_info}/METADATA") or ""
+    )
     environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     found = []
     count = 0
@@ -235,8 +292,39 @@ def requirements(subject: Subject) -> Check:
         count += 1
         pin = pins.get(canonicalize_name(requirement.name))
         if pin is None or not requirement.specifier.contains(pin.version):
-            found.append(f"{requirement} is not met by {pin.version if pin else 'any package'} in the lock")
+            found.append(
+                f"{requirement} is not met by {pin.version if pin else 'any package'} in the lock"
+            )
     return _check("requirements", found, f"{count} met by {subject.release.lock.name}")
+
+
+def pip_check(subject: Subject) -> Check:
+    """`pip check` passes in a clean environment of this wheel and the locked packages.
+
+    pip reads metadata only, so the environment holds the dist-info folders: this wheel's own, and
+    links to those of the packages that are installed in the LMS environment of the running Python.
+    """
+    name = "pip check"
+    environment = lms_environment.of(subject.release)
+    if subject.pinned.python != releases.running_python() or not environment.has_locked_packages():
+        reason = "the locked packages are not installed for this Python (`lms test` installs them)"
+        return Check(name, Outcome.SKIPPED, reason)
+    with tempfile.TemporaryDirectory() as folder:
+        clean = lms_environment.Environment(Path(folder) / "clean")
+        environments.create_venv(clean.folder, with_pip=False)
+        for installed in environment.site_packages.glob("*.dist-info"):
+            if not installed.name.startswith("torch-"):
+                (clean.site_packages / installed.name).symlink_to(installed)
+        prefix = f"{subject.wheel.dist_info}/"
+        for member in subject.wheel.members:
+            if member.startswith(prefix):
+                subject.wheel.zip.extract(member, clean.site_packages)
+        try:
+            lms_environment.pip_run(clean, ["--quiet", "check"], "check the requirements")
+        except LmsError as error:
+            return Check(name, Outcome.FAILED, str(error))
+        count = len(list(clean.site_packages.glob("*.dist-info")))
+        return Check(name, Outcome.PASSED, f"{count} packages in a clean environment fit together")
 
 
 CHECKS: tuple[Callable[[Subject], Check], ...] = (
@@ -248,11 +336,12 @@ CHECKS: tuple[Callable[[Subject], Check], ...] = (
     symbols,
     policy,
     requirements,
+    pip_check,
 )
 
 
 def _check(name: str, problems: list[str], facts: str) -> Check:
     if not problems:
-        return Check(name, True, facts)
+        return Check(name, Outcome.PASSED, facts)
     more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-    return Check(name, False, "; ".join(problems[:SHOWN]) + more)
+    return Check(name, Outcome.FAILED, "; ".join(problems[:SHOWN]) + more)

@@ -1,7 +1,7 @@
 """Reading and writing wheels member by member, without inflating what is not changed.
 
-Copying compressed bytes makes a 530 MB wheel in a second, and keeps every untouched member bit for bit. All
-decisions that make two runs give the same bytes are in `write`.
+Copying compressed bytes makes a 530 MB wheel in a second, and keeps every untouched member bit for
+bit. All decisions that make two runs give the same bytes are in `write`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Wheel:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.zip.close()
         self.stream.close()
@@ -147,7 +150,11 @@ def order(name: str, dist_info: str) -> tuple[bool, bool, str]:
 
 
 def write(
-    target: Path, source: Wheel, members: dict[str, Copied | Written], rows: dict[str, RecordRow], dist_info: str
+    target: Path,
+    source: Wheel,
+    members: dict[str, Copied | Written],
+    rows: dict[str, RecordRow],
+    dist_info: str,
 ) -> None:
     """Write a wheel beside `target`, then rename it: the same input gives the same bytes.
 
@@ -171,12 +178,14 @@ def write(
 
 
 def timestamp(source: Wheel) -> tuple[int, int, int, int, int, int]:
-    """Time given to new members: SOURCE_DATE_EPOCH if set, else the newest time in the source wheel."""
+    """Time of new members: SOURCE_DATE_EPOCH if set, else the newest in the source wheel."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch is None:
         return max(info.date_time for info in source.members.values())
     moment = time.gmtime(int(epoch))
-    return max((moment[0], moment[1], moment[2], moment[3], moment[4], moment[5]), EARLIEST_ZIP_TIME)
+    return max(
+        (moment[0], moment[1], moment[2], moment[3], moment[4], moment[5]), EARLIEST_ZIP_TIME
+    )
 
 
 def _copy(source: Wheel, info: zipfile.ZipInfo, name: str, output: zipfile.ZipFile) -> None:
@@ -196,7 +205,7 @@ def _copy(source: Wheel, info: zipfile.ZipInfo, name: str, output: zipfile.ZipFi
         stream.write(chunk)
     output.filelist.append(copy)
     output.NameToInfo[name] = copy
-    output.start_dir = stream.tell()  # type: ignore[attr-defined]
+    output.start_dir = stream.tell()
     output._didModify = True  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Strict reading of a zip file: the checks that lenient readers leave out and package installers insist on."""
+"""Strict reading of a zip file: the checks that lenient readers leave out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ END = struct.Struct("<4s4H2LH")
 def problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
     """Say what is wrong with the structure of a zip file.
 
-    Every byte must belong to exactly one member, the central directory or its end record, and each member's local
-    header must say the same as the directory.
+    Every byte must belong to exactly one member, the central directory or its end record, and each
+    member's local header must say the same as the directory.
     """
     members = sorted(archive.infolist(), key=lambda info: info.header_offset)
     for name, count in Counter(info.filename for info in members).items():
@@ -27,7 +27,7 @@ def problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
     with path.open("rb") as stream:
         for info in members:
             if info.header_offset != position:
-                yield f"{info.filename} starts at byte {info.header_offset}, the member before ends at {position}"
+                yield f"{info.filename} is at byte {info.header_offset}, not at {position}"
             stream.seek(info.header_offset)
             header = LOCAL.unpack(stream.read(LOCAL.size))
             name = stream.read(header[9]).decode("utf-8", "replace")
@@ -42,7 +42,7 @@ def problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
             )
             if local != central:
                 yield f"{info.filename}: local header {local} differs from the directory {central}"
-            if os.path.isabs(info.filename) or ".." in info.filename.split("/"):
+            if info.filename.startswith("/") or ".." in info.filename.split("/"):
                 yield f"{info.filename} leaves the folder it is unpacked to"
             position = info.header_offset + LOCAL.size + header[9] + header[10] + info.compress_size
         size = stream.seek(0, os.SEEK_END)

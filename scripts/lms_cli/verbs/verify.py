@@ -20,10 +20,7 @@ def configure_parser(subparsers: Any) -> None:
         "subjects",
         nargs="*",
         metavar="WHEEL|RELEASE",
-        help="wheel files, or a release whose wheels in .lms/wheels are meant (default: all wheels there)",
-    )
-    parser.add_argument(
-        "--patches", type=Path, default=paths.PATCHES, metavar="DIR", help="another folder with releases and series"
+        help="wheel files, or a release: its wheels in .lms/wheels (default: all wheels there)",
     )
     parser.set_defaults(execute=execute)
 
@@ -32,29 +29,30 @@ def execute(args: argparse.Namespace) -> int:
     """Verify each wheel; the status is 0 only if all checks of all wheels passed."""
     from lms_cli import verify
     from lms_cli.errors import VerifyError
+    from lms_cli.verify import Outcome
 
     failed = 0
-    for path in wheels(args.subjects, args.patches):
+    for path in wheels(args.subjects):
         print(path, flush=True)
-        for check in verify.verify(path, args.patches):
+        for check in verify.verify(path, paths.PATCHES):
             print(f"  {check}", flush=True)
-            failed += not check.passed
+            failed += check.outcome is Outcome.FAILED
     if failed:
         raise VerifyError(f"{failed} check(s) failed")
     return 0
 
 
-def wheels(subjects: list[str], patches: Path) -> list[Path]:
+def wheels(subjects: list[str]) -> list[Path]:
     """The wheel files that the command line means."""
     from lms_cli import builds, releases
     from lms_cli.errors import UsageError
 
     found: list[Path] = []
-    for subject in subjects or list(releases.load(patches)):
+    for subject in subjects or list(releases.load(paths.PATCHES)):
         if subject.endswith(".whl"):
             found.append(Path(subject))
             continue
-        release = releases.find(subject, patches)
+        release = releases.find(subject, paths.PATCHES)
         here = sorted(builds.wheels_folder().glob(f"torch-{release.lms_version}-*.whl"))
         if not here:
             raise UsageError(
