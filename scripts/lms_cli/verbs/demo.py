@@ -14,8 +14,8 @@ def configure_parser(subparsers: Any) -> None:
         "demo",
         help="make everything and train models that do not fit the device",
         description="Make the LMS wheel and its environment, then train a GPT and a ResNet whose "
-        f"peak need is {RATIO} times the device's memory: without LMS, with it, and on an unlimited "
-        "device.",
+        f"peak need is {RATIO} times the device's memory: without LMS, with it, and with no "
+        "limit.",
     )
     parser.add_argument(
         "--model", action="append", choices=("gpt", "resnet"), help="repeatable (default: both)"
