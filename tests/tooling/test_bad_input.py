@@ -1,4 +1,4 @@
-"""Whatever is wrong, there is one clear message, the right exit status, and nothing half-written."""
+"""Whatever is wrong: one clear message, the right exit status, and nothing half-written."""
 
 from __future__ import annotations
 

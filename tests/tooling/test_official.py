@@ -1,4 +1,4 @@
-"""The real thing: the official wheel and the real series. `lms test` has built and installed it before."""
+"""The real thing: the official wheel, the real series, and the environment `lms test` made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lms run`: the program's arguments, variables and exit status, in an environment of a fake torch."""
+"""`lms run`: the program's arguments, variables and exit status, with a fake torch."""
 
 from __future__ import annotations
 
