@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from lms_cli.wheelfile import Wheel
 
 LIBRARY = "libtorch_lms.so"
 HEADERS = "torch/include/"
+API_HEADERS = "torch/csrc/api/include/"  # below HEADERS; upstream's builds look there too
 PROJECT = paths.BUILD / "CMakeLists.txt"
 SHOWN_ERROR_LINES = 40
 
@@ -62,7 +64,8 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
         changed = {name: text for name, text in applied.changed.items() if name.startswith(HEADERS)}
         write_tree(tree / "added", added)
         write_tree(tree / "changed", changed)
-        system = [tree / "changed" / HEADERS, pristine / HEADERS]
+        folders = (HEADERS, HEADERS + API_HEADERS)
+        system = [root / folder for root in (tree / "changed", pristine) for folder in folders]
         built = run_cmake(
             tree,
             {
@@ -177,16 +180,16 @@ def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
         text += result.stdout
         files.write_text(log, text)
         if result.returncode != 0:
-            raise CompileError(
-                f"{LIBRARY} does not compile:\n{_errors(result.stdout)}", f"Full output: {log}"
-            )
+            errors = _errors(result.stdout.replace(f"{tree}/", ""))
+            raise CompileError(f"{LIBRARY} does not compile:\n{errors}", f"Full output: {log}")
     return output / LIBRARY
 
 
 def _errors(output: str) -> str:
-    lines = output.splitlines()
-    first = next((number for number, line in enumerate(lines) if "error" in line.lower()), 0)
-    return "\n".join(f"  {line}" for line in lines[first : first + SHOWN_ERROR_LINES])
+    """The compiler's own lines, without the commands and the progress that Ninja prints."""
+    noise = re.compile(r"\[\d+/\d+\]|FAILED: |ninja: |/\S+ .* -c \S+$")
+    lines = [line for line in output.splitlines() if not noise.match(line)]
+    return "\n".join(f"  {line}" for line in lines[:SHOWN_ERROR_LINES])
 
 
 def _digest(*parts: object) -> str:
