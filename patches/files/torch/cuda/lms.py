@@ -401,6 +401,42 @@ def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return escape
 
 
+def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls that read or write the bytes of storages outside operators."""
+
+    def with_bytes(*args: Any, **kwargs: Any) -> Any:
+        storages = [
+            obj
+            for obj in (*args, *kwargs.values())
+            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda"
+        ]
+        with pin(*storages):
+            return original(*args, **kwargs)
+
+    return with_bytes
+
+
+def _getitem_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    by_value, by_address = _pin_hook(original), _escape_hook(original)
+
+    def getitem(self: torch.UntypedStorage, index: Any) -> Any:
+        # A slice of a storage is a storage on the same address.
+        return (by_address if isinstance(index, slice) else by_value)(self, index)
+
+    return getitem
+
+
+def _alias_hook(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_alias_of(first: torch.Tensor, second: torch.Tensor) -> bool:
+        storages = _storage_of(first), _storage_of(second)
+        if None in storages:
+            return original(first, second)
+        # A storage that LMS manages shares its memory with no other.
+        return storages[0]._cdata == storages[1]._cdata  # type: ignore[union-attr]
+
+    return is_alias_of
+
+
 def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     """For calls that work on the storage itself: LMS lets go of it first."""
 
@@ -433,8 +469,12 @@ def _install_hooks() -> None:
     _hook(torch.Tensor, "__dlpack__", _escape_hook)
     _hook(torch, "to_dlpack", _escape_hook)
     _hook(torch.utils.dlpack, "to_dlpack", _escape_hook)
-    for name in ("resize_", "_share_cuda_", "_write_file"):
+    for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
+        _hook(torch.UntypedStorage, name, _pin_hook)
+    _hook(torch.UntypedStorage, "__getitem__", _getitem_hook)
+    for name in ("resize_", "_share_cuda_"):
         _hook(torch.UntypedStorage, name, _release_hook)
+    _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(threading.Thread, "start", _thread_hook)
 
 
@@ -468,4 +508,7 @@ def _enable_from_environment() -> None:
 if any(
     os.environ.get(name) for name in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT")
 ):
-    torch.cuda._lazy_call(_enable_from_environment)
+    # By name, because torch.cuda is still being imported here.
+    from torch.cuda import _lazy_call
+
+    _lazy_call(_enable_from_environment)

@@ -16,10 +16,10 @@ namespace {
 
 // The caching allocator's growth steps, bytes: kSmallBuffer, kLargeBuffer,
 // kMinLargeAlloc and kRoundLarge of its AllocatorConfig.h.
-constexpr size_t kSmallBuffer = size_t(2) << 20;
-constexpr size_t kLargeBuffer = size_t(20) << 20;
-constexpr size_t kMinLargeAlloc = size_t(10) << 20;
-constexpr size_t kRoundLarge = size_t(2) << 20;
+constexpr size_t kSmallBuffer = size_t{2} << 20;
+constexpr size_t kLargeBuffer = size_t{20} << 20;
+constexpr size_t kMinLargeAlloc = size_t{10} << 20;
+constexpr size_t kRoundLarge = size_t{2} << 20;
 
 thread_local CurrentRequest* current_request = nullptr;
 

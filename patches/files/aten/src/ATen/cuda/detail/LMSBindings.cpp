@@ -171,10 +171,8 @@ void reset_peak_stats(int64_t index) {
 // Python passes a storage as the address of its StorageImpl (`_cdata`) and
 // keeps it alive during the call.
 c10::Storage storage_at(int64_t cdata) {
-  return c10::Storage(
-      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
-          // NOLINTNEXTLINE(performance-no-int-to-ptr)
-          reinterpret_cast<c10::StorageImpl*>(cdata)));
+  return {c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
+      reinterpret_cast<c10::StorageImpl*>(cdata))};
 }
 
 }  // namespace
@@ -220,7 +218,6 @@ TORCH_LIBRARY(lms, m) {
     return reinterpret_cast<int64_t>(PinGuard(storage_at(cdata)).release());
   });
   m.def("unpin(int pin) -> ()", [](int64_t pin) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     if (auto* pinned = reinterpret_cast<c10::lms::Context*>(pin)) {
       pinned->unpin(pinned);
     }

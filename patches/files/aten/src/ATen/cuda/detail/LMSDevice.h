@@ -115,7 +115,7 @@ class Device {
   // Work on the stream is about to use the resident bytes.
   void note_use(ManagedStorage* storage, cudaStream_t stream);
   void set_evictable(ManagedStorage* storage);
-  void remove(ManagedStorage* storage) noexcept;
+  void remove(ManagedStorage* storage, Freed& freed) noexcept;
 
   void attach_memory(ManagedStorage* storage, c10::DataPtr memory);
   c10::DataPtr detach_memory(ManagedStorage* storage);

@@ -28,15 +28,15 @@ class EventPool {
     if (!raw) {
       C10_CUDA_CHECK(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
     }
-    return Event(raw, [this, device](cudaEvent_t event) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      free_for(device).push_back(event);
-    });
+    return {raw, [this, device](cudaEvent_t event) {
+              std::lock_guard<std::mutex> lock(mutex_);
+              free_for(device).push_back(event);
+            }};
   }
 
  private:
   std::vector<cudaEvent_t>& free_for(c10::DeviceIndex device) {
-    const auto index = static_cast<size_t>(device);
+    const size_t index = static_cast<uint8_t>(device);
     if (index >= free_.size()) {
       free_.resize(index + 1);
     }

@@ -11,9 +11,9 @@
 namespace at::cuda::lms {
 namespace {
 
-constexpr size_t kMinSlab = size_t(8) << 20;  // bytes
-constexpr size_t kMaxSlab = size_t(256) << 20;  // bytes
-constexpr size_t kPage = size_t(4) << 10;  // bytes, the host's page
+constexpr size_t kMinSlab = size_t{8} << 20;  // bytes
+constexpr size_t kMaxSlab = size_t{256} << 20;  // bytes
+constexpr size_t kPage = size_t{4} << 10;  // bytes, the host's page
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -30,7 +30,7 @@ size_t default_limit() {
     }
     std::getline(meminfo, unit);
   }
-  return size_t(8) << 30;  // no /proc: a guess that fits any training host
+  return size_t{8} << 30;  // no /proc: a guess that fits any training host
 }
 
 }  // namespace

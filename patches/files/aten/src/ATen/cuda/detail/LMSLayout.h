@@ -17,7 +17,7 @@ struct Page {
 
 // Constants of the caching allocator, bytes.
 constexpr size_t kMinBlockSize = 512;  // every block is a multiple of it
-constexpr size_t kSmallSize = 1 << 20;  // larger ones come from other segments
+constexpr size_t kSmallSize = size_t{1} << 20;  // larger ones come from other segments
 
 // An allocated range of device memory.
 struct Block {

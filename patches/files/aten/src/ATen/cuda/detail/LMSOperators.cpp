@@ -166,8 +166,12 @@ void list_operator_kernel(
   run_list_operator(op, keys, stack);
 }
 
-// Views make a tensor on the same storage and touch no bytes.
-bool is_view(const c10::FunctionSchema& schema) {
+// Operators that touch no bytes: views, which make a tensor on the same
+// storage, and questions about the storage.
+bool touches_no_bytes(const c10::FunctionSchema& schema) {
+  if (schema.name() == "aten::is_pinned") {
+    return true;
+  }
   if (schema.returns().empty()) {
     return false;
   }
@@ -221,7 +225,7 @@ class Interception {
 
  private:
   static c10::KernelFunction kernel_for(const c10::FunctionSchema& schema) {
-    if (is_view(schema)) {
+    if (touches_no_bytes(schema)) {
       return c10::KernelFunction::makeFallthrough();
     }
     return is_list_operator(schema)

@@ -13,10 +13,12 @@
 namespace at::cuda::lms {
 namespace {
 
+constexpr double kMiB = 1024 * 1024;
+
 std::string format_size(size_t bytes) {
   std::ostringstream out;
-  out << std::fixed << std::setprecision(2)
-      << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  out << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / kMiB
+      << " MiB";
   return out.str();
 }
 
@@ -133,8 +135,8 @@ std::string Device::describe_memory() {
     }
   }
   const auto& pinned = stats_.pinned_bytes[kAll];
-  out << "Large Model Support on device " << int(index_) << " (limit "
-      << format_size(limit_)
+  out << "Large Model Support on device " << static_cast<int>(index_)
+      << " (limit " << format_size(limit_)
       << "): " << format_size(static_cast<size_t>(pinned.current))
       << " pinned by running operators or by escaped addresses ("
       << format_size(held) << " of it by addresses), "

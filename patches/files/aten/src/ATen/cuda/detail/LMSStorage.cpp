@@ -95,7 +95,9 @@ void ManagedStorage::restore_data_ptr() {
   shown.release_context();  // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
-  impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
+  if (!held) {
+    impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
+  }
 }
 
 bool uses_several_streams() {
@@ -109,6 +111,10 @@ void set_uses_several_streams() {
   for (Device* device : Device::all()) {
     device->relax_access_checks();
   }
+}
+
+bool was_held(c10::StorageImpl* storage) {
+  return shows_our_error(storage);
 }
 
 void disarm_if_stale(c10::StorageImpl* storage) {

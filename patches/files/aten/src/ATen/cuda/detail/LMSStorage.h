@@ -76,6 +76,11 @@ struct ManagedStorage final : c10::lms::Context, Page {
 bool uses_several_streams();
 void set_uses_several_streams();
 
+// True for a storage that LMS does not manage and must not manage again, since
+// its address escaped when it did. The mark is LMS's error message, left in
+// place without the checks that would show it.
+bool was_held(c10::StorageImpl* storage);
+
 // Removes the access checks from a storage whose DataPtr was replaced behind
 // LMS's back while they were armed. The caller holds a reference to it.
 void disarm_if_stale(c10::StorageImpl* storage);
