@@ -97,8 +97,8 @@ def is_available() -> bool:
 def _bytes(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int (bytes), got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{what} must not be negative, got {value}")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{what} must be between 0 and 2**63 - 1, got {value}")
     return value
 
 
@@ -115,11 +115,14 @@ def set_enabled_lms(enabled: bool) -> None:
         enabled (bool): whether storages may be paged out.
 
     Raises:
+        TypeError: if ``enabled`` is no bool.
         torch.cuda.OutOfMemoryError: on turning off, if the storages do not fit
             on the device together. LMS is then still on and nothing is lost.
         RuntimeError: if the process does not use PyTorch's native caching
             allocator, or the engine is missing.
     """
+    if enabled not in (True, False):
+        raise TypeError(f"enabled must be a bool, got {enabled!r}")
     with _lock:
         ops = _ops()
         if bool(enabled) == ops.is_enabled():
@@ -155,7 +158,12 @@ def enable_thread() -> None:
 
 
 def _index(device: Device) -> int:
-    return torch.cuda._utils._get_device_index(device, optional=True)
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(
+            f"there is no CUDA device {index}: this process sees {torch.cuda.device_count()}"
+        )
+    return index
 
 
 def set_limit_lms(limit: int, device: Device = None) -> None:
@@ -163,8 +171,13 @@ def set_limit_lms(limit: int, device: Device = None) -> None:
 
     Args:
         limit (int): bytes. 0 restores the default: 95 % of what the device has
-            free plus what is reserved already.
+            free plus what is reserved already. If more is reserved now, storages
+            are paged out and the rest is given back to the driver.
         device (torch.device or int, optional): the device; every device if None.
+
+    Raises:
+        TypeError, ValueError: if the limit is no number of bytes, or there is
+            no such device.
     """
     limit = _bytes(limit, "limit")
     if device is None:
@@ -218,7 +231,16 @@ def reclaim_inactive() -> None:
 
 def is_resident(tensor: torch.Tensor) -> bool:
     r"""Return whether the tensor's storage is on its device (not in host memory)."""
-    return not _is_loaded() or _ops().is_resident(tensor.untyped_storage()._cdata)
+    storage = _storage_argument(tensor)
+    return not _is_loaded() or _ops().is_resident(storage._cdata)
+
+
+def _storage_argument(obj: Any) -> torch.UntypedStorage:
+    if isinstance(obj, torch.UntypedStorage):
+        return obj
+    if isinstance(obj, torch.Tensor):
+        return obj.untyped_storage()
+    raise TypeError(f"expected a torch.Tensor or torch.UntypedStorage, got {type(obj).__name__}")
 
 
 @contextmanager
@@ -233,12 +255,12 @@ def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
         torch.cuda.OutOfMemoryError: if the tensors do not fit together. Nothing
             is pinned then.
     """
+    # The storages are referenced until the pins are given back.
+    storages = [_storage_argument(tensor) for tensor in tensors]
     if not get_enabled_lms():
         yield
         return
     ops = _ops()
-    # The storages are referenced until the pins are given back.
-    storages = [t.untyped_storage() if isinstance(t, torch.Tensor) else t for t in tensors]
     pins: list[int] = []
     try:
         for storage in storages:

@@ -86,7 +86,8 @@ class Device {
   // Stops managing every storage. Throws c10::OutOfMemoryError, with LMS still
   // on, if they do not fit.
   void bring_all_back();
-  // Bytes the caching allocator may reserve; 0: the default.
+  // Bytes the caching allocator may reserve; 0: the default. What it has beyond
+  // that is paged out and given back to the driver.
   void set_limit(size_t bytes);
   void remove_limit();  // when LMS is turned off
   size_t limit();

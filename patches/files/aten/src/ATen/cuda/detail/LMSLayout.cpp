@@ -25,7 +25,8 @@ void Layout::add_segment(uintptr_t address, Segment segment) {
     return;
   }
   auto merge = [this](Segments::iterator left, Segments::iterator right) {
-    if (left->first + left->second.size != right->first ||
+    if (!left->second.is_expandable || !right->second.is_expandable ||
+        left->first + left->second.size != right->first ||
         left->second.stream != right->second.stream ||
         left->second.is_private != right->second.is_private) {
       return false;

@@ -17,7 +17,8 @@ struct Page {
 
 // Constants of the caching allocator, bytes.
 constexpr size_t kMinBlockSize = 512;  // every block is a multiple of it
-constexpr size_t kSmallSize = size_t{1} << 20;  // larger ones come from other segments
+constexpr size_t kSmallSize = size_t{1}
+    << 20;  // larger ones come from other segments
 
 // An allocated range of device memory.
 struct Block {
@@ -32,7 +33,7 @@ struct Segment {
   size_t size = 0;
   uintptr_t stream = 0;  // blocks are handed to allocations on this stream only
   bool is_private = false;  // belongs to a graph's or a user's memory pool
-  bool is_expandable = false;
+  bool is_expandable = false;  // mapped piece by piece
   Blocks blocks;  // the gaps between them are free
 };
 
@@ -45,7 +46,7 @@ class Layout {
   using Segments = std::map<uintptr_t, Segment>;  // by address
 
   void clear();
-  // Adjacent ranges of one stream are merged: expandable segments grow so.
+  // Adjacent ranges of one expandable segment are merged: it grows so.
   void add_segment(uintptr_t address, Segment segment);
   void remove_segment(uintptr_t address, size_t size);
   // The block's size follows from the bytes requested and the free range that

@@ -63,6 +63,18 @@ void Device::apply_limit(size_t bytes) {
 
 void Device::set_limit(size_t bytes) {
   apply_limit(bytes);
+  for (const Scope scope : {Scope::kSegments, Scope::kAll}) {
+    size_t excess = 0;
+    {
+      Lock lock(*this);
+      excess = layout_.reserved() - std::min(layout_.reserved(), limit_);
+    }
+    if (excess == 0) {
+      return;
+    }
+    reclaim({excess, 0}, scope);
+    Allocator::get().native().emptyCache({0, 0});
+  }
 }
 
 size_t Device::limit() {
