@@ -14,6 +14,10 @@ constexpr auto kAccessError =
     "extension against this wheel's headers. In a thread that was started "
     "before LMS was enabled, call torch.cuda.lms.enable_thread() first.";
 
+// Marks a storage that is not managed any more; no check shows it.
+constexpr auto kHeldMark =
+    "Large Model Support leaves this CUDA tensor alone: its address was taken.";
+
 std::atomic<bool> several_streams{false};
 
 ManagedStorage* as_record(c10::lms::Context* context) {
@@ -41,9 +45,9 @@ void forget_hook(void* context) {
   record->device.forget(record);
 }
 
-bool shows_our_error(c10::StorageImpl* storage) {
+bool has_message(c10::StorageImpl* storage, const char* expected) {
   const auto& message = storage->get_extra_meta().custom_data_ptr_error_msg_;
-  return message && *message == kAccessError;
+  return message && *message == expected;
 }
 
 // Raises the weak count only: the strong count of a storage with a Python
@@ -95,8 +99,11 @@ void ManagedStorage::restore_data_ptr() {
   shown.release_context();  // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
-  if (!held) {
-    impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
+  auto& message = impl()->get_extra_meta().custom_data_ptr_error_msg_;
+  if (held) {
+    message = kHeldMark;
+  } else {
+    message.reset();
   }
 }
 
@@ -114,12 +121,12 @@ void set_uses_several_streams() {
 }
 
 bool was_held(c10::StorageImpl* storage) {
-  return shows_our_error(storage);
+  return has_message(storage, kHeldMark);
 }
 
 void disarm_if_stale(c10::StorageImpl* storage) {
   if (C10_UNLIKELY(storage->lms_access_is_checked()) && !managed(storage) &&
-      shows_our_error(storage)) {
+      has_message(storage, kAccessError)) {
     storage->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
     storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
   }
