@@ -362,11 +362,10 @@ _undo_hooks: list[_Undo] = []
 
 def _wants_identity() -> bool:
     frame = sys._getframe(2)
-    module = frame.f_globals.get("__name__")
-    return (module, None) in _IDENTITY_CALLERS or (
-        module,
-        frame.f_code.co_name,
-    ) in _IDENTITY_CALLERS
+    if frame.f_code.co_name == "_data_ptr" and frame.f_back is not None:
+        frame = frame.f_back  # a TypedStorage asks for somebody else
+    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+    return (module, None) in _IDENTITY_CALLERS or (module, function) in _IDENTITY_CALLERS
 
 
 def _storage_of(obj: Any) -> torch.UntypedStorage | None:
