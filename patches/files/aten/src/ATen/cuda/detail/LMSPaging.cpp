@@ -221,11 +221,27 @@ void Device::bring_all_back() {
       storages.push_back(record->storage);
     }
   }
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;
+  Storages raw;
   for (const auto& weak : storages) {
     if (auto storage = weak.lock()) {
-      release(storage.get());
+      raw.push_back(storage.get());
+      alive.push_back(std::move(storage));
     }
   }
+  // All are made resident before the first is let go, so that a failure
+  // leaves everything managed.
+  Pins pins;
+  enter(raw, /*stream=*/nullptr, /*adopt=*/false, pins);
+  try {
+    for (c10::StorageImpl* storage : raw) {
+      release(storage);
+    }
+  } catch (...) {
+    leave(pins, raw);
+    throw;
+  }
+  leave(pins, {});
 }
 
 }  // namespace at::cuda::lms
