@@ -34,14 +34,22 @@ void set_enabled(bool enabled) {
     set_thread_enabled(true);
     return;
   }
-  for (Device* device : Device::all()) {
-    device->bring_all_back();
+  const auto devices = Device::all();
+  try {
+    for (Device* device : devices) {
+      device->remove_limit();
+      device->bring_all_back();
+    }
+  } catch (...) {
+    for (Device* device : devices) {
+      device->set_limit(device->requested_limit());
+    }
+    throw;
   }
   settings.set_enabled(false);
   set_thread_enabled(false);
-  for (Device* device : Device::all()) {
-    device->bring_all_back();  // what operators adopted meanwhile
-    device->remove_limit();
+  for (Device* device : devices) {
+    device->bring_all_back(); // what operators adopted meanwhile
   }
   Allocator::get().uninstall();
   HostMemory::get().trim();

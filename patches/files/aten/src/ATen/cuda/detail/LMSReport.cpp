@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 
 namespace at::cuda::lms {
@@ -102,6 +103,8 @@ double Device::user_fraction() {
 
 void Device::remove_limit() {
   Allocator::get().native().setMemoryFraction(user_fraction(), index_);
+  Lock lock(*this);
+  limit_ = std::numeric_limits<size_t>::max();
 }
 
 void Device::count(AllocSource source) {
