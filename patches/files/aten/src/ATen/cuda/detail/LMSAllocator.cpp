@@ -71,7 +71,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
 
-}  // namespace
+} // namespace
 
 size_t growth_for(size_t bytes) {
   if (bytes <= kSmallSize) {
@@ -109,7 +109,7 @@ Allocator::Allocator()
     : AllocatorForwarder(c10::cuda::CUDACachingAllocator::get()) {}
 
 Allocator& Allocator::get() {
-  static auto* layer = new Allocator();  // leaked: storages refer to it
+  static auto* layer = new Allocator(); // leaked: storages refer to it
   return *layer;
 }
 
@@ -161,7 +161,7 @@ void* Allocator::allocate_with_room(
       return ptr;
     } catch (const c10::OutOfMemoryError& failure) {
       if (is_capturing()) {
-        throw;  // nothing may be copied during a capture
+        throw; // nothing may be copied during a capture
       }
       error = failure.what_without_backtrace();
     }
@@ -209,7 +209,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 }
 
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
-  native_->setMemoryFraction(fraction, index);  // checks the value
+  native_->setMemoryFraction(fraction, index); // checks the value
   Device::get(index).set_user_fraction(fraction);
 }
 
@@ -227,4 +227,4 @@ void Allocator::recordStream(
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

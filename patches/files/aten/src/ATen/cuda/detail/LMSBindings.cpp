@@ -20,7 +20,7 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
-}  // namespace
+} // namespace
 
 void set_enabled(bool enabled) {
   auto& settings = Settings::get();
@@ -183,7 +183,7 @@ c10::Storage storage_at(int64_t cdata) {
       reinterpret_cast<c10::StorageImpl*>(cdata))};
 }
 
-}  // namespace
+} // namespace
 
 TORCH_LIBRARY(lms, m) {
   m.def("set_enabled(bool enabled) -> ()", set_enabled);
@@ -230,6 +230,11 @@ TORCH_LIBRARY(lms, m) {
       pinned->unpin(pinned);
     }
   });
+  m.def("adopt(int storage) -> ()", [](int64_t cdata) {
+    const auto storage = storage_at(cdata);
+    Device::get(storage.device().index())
+        .leave({}, {storage.unsafeGetStorageImpl()});
+  });
   m.def("release(int storage) -> ()", [](int64_t cdata) {
     release(storage_at(cdata));
   });
@@ -241,4 +246,4 @@ TORCH_LIBRARY(lms, m) {
   m.def("resume_adoption() -> ()", resume_adoption);
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

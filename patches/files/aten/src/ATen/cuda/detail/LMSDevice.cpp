@@ -21,7 +21,7 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
   return devices.at(static_cast<uint8_t>(index));
 }
 
-}  // namespace
+} // namespace
 
 Device::Device(c10::DeviceIndex index)
     : index_(index), policy_(make_least_recently_used_policy()) {}
@@ -123,7 +123,7 @@ void Device::fetch_ahead(const Pins& ahead) {
     for (ManagedStorage* record : ahead) {
       page_in(record);
     }
-  } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
+  } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
     // The operators that need the bytes will ask again.
   }
   if (!ahead.empty()) {
@@ -217,7 +217,7 @@ void Device::set_evictable(ManagedStorage* record) {
 
 void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   if (stream == record->home) {
-    return;  // waited for the arrival already
+    return; // waited for the arrival already
   }
   for (cudaStream_t user : record->users) {
     if (user == stream) {
@@ -290,7 +290,7 @@ void Device::release(c10::StorageImpl* storage) {
 
 void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
-    return;  // CUDA and its locks belong to the parent process
+    return; // CUDA and its locks belong to the parent process
   }
   Freed freed;
   Lock lock(*this);
@@ -350,4 +350,4 @@ void Device::relax_access_checks() {
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

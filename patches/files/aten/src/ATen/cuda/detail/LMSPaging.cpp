@@ -33,11 +33,11 @@ cudaStream_t make_copy_stream() {
 // its source and target are about to be let go.
 void drain(cudaStream_t stream) {
   if (cudaStreamSynchronize(stream) != cudaSuccess) {
-    (void)cudaGetLastError();  // the first error is the one to report
+    (void)cudaGetLastError(); // the first error is the one to report
   }
 }
 
-}  // namespace
+} // namespace
 
 void Device::attach_memory(ManagedStorage* record, c10::DataPtr memory) {
   auto [segment, block] =
@@ -244,4 +244,4 @@ void Device::bring_all_back() {
   leave(pins, {});
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

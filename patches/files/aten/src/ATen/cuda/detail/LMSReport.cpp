@@ -31,7 +31,7 @@ std::pair<size_t, size_t> free_and_total(c10::DeviceIndex device) {
   return {free, total};
 }
 
-}  // namespace
+} // namespace
 
 // 95 % of what the device has free plus what the allocator already holds: the
 // rest is for memory that does not come from the caching allocator.
@@ -171,4 +171,4 @@ std::string Device::describe_memory() {
   return out.str();
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms
