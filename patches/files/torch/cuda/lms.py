@@ -153,6 +153,7 @@ def _adopt_existing(ops: Any) -> None:
             storage = _storage_of(obj)
             if storage is not None:
                 ops.adopt(storage._cdata)
+    ops.apply_limits()  # what they hold beyond the limit can leave now
 
 
 def get_enabled_lms() -> bool:

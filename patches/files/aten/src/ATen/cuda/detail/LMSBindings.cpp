@@ -9,6 +9,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace at::cuda::lms {
 namespace {
@@ -20,6 +21,12 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
+void apply_limits(const std::vector<Device*>& devices) {
+  for (Device* device : devices) {
+    device->set_limit(device->requested_limit());
+  }
+}
+
 } // namespace
 
 void set_enabled(bool enabled) {
@@ -27,9 +34,7 @@ void set_enabled(bool enabled) {
   if (enabled) {
     Allocator::get().install();
     intercept_operators();
-    for (Device* device : Device::all()) {
-      device->set_limit(device->requested_limit());
-    }
+    apply_limits(Device::all());
     settings.set_enabled(true);
     set_thread_enabled(true);
     return;
@@ -41,9 +46,7 @@ void set_enabled(bool enabled) {
       device->bring_all_back();
     }
   } catch (...) {
-    for (Device* device : devices) {
-      device->set_limit(device->requested_limit());
-    }
+    apply_limits(devices);
     throw;
   }
   settings.set_enabled(false);
@@ -202,6 +205,7 @@ TORCH_LIBRARY(lms, m) {
       device->set_limit(static_cast<size_t>(bytes));
     }
   });
+  m.def("apply_limits() -> ()", [] { apply_limits(Device::all()); });
   m.def("get_limit(int device) -> int", [](int64_t i) {
     return static_cast<int64_t>(
         Device::get(static_cast<c10::DeviceIndex>(i)).limit());
