@@ -27,11 +27,6 @@ size_t round_to_block(size_t bytes) {
   return (bytes + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
 }
 
-bool is_capturing() {
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-      c10::cuda::CaptureStatus::None;
-}
-
 // Runs inside the native allocator's malloc, its mutex held, when no cached
 // block fits. Returns true if it is worth looking again.
 class ReclaimCallback final : public c10::FreeMemoryCallback {
@@ -45,7 +40,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
     // With history on, a free records Python frames and so takes the GIL,
     // which must not happen under the allocator's mutex: the request then
     // fails and is retried outside.
-    if (!device || !device->must_reclaim(request->bytes) || is_capturing() ||
+    if (!device || !device->must_reclaim(request->bytes) ||
         Allocator::get().native().isHistoryEnabled()) {
       return false;
     }
@@ -72,6 +67,12 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
 
 } // namespace
+
+bool is_capturing() {
+  return Allocator::get().routes_to_pools() &&
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+      c10::cuda::CaptureStatus::None;
+}
 
 size_t growth_for(size_t bytes) {
   if (bytes <= kSmallSize) {
@@ -206,6 +207,21 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   return allocate_with_room(bytes, stream, [&] {
     return native_->raw_alloc_with_stream(bytes, stream);
   });
+}
+
+void Allocator::beginAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool,
+    std::function<bool(cudaStream_t)> filter) {
+  native_->beginAllocateToPool(device, pool, std::move(filter));
+  ++routed_pools_;
+}
+
+void Allocator::endAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool) {
+  native_->endAllocateToPool(device, pool);
+  --routed_pools_;
 }
 
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {

@@ -89,7 +89,9 @@ void Device::enter(
         add_pin(record);
         pins.push_back(record);
         pages.push_back(record);
-        if (record->state == ManagedStorage::State::kResident) {
+        if (C10_UNLIKELY(is_capturing())) {
+          hold_in_capture(record);
+        } else if (record->state == ManagedStorage::State::kResident) {
           note_use(record, stream);
         } else {
           absent.push_back(record);
@@ -227,6 +229,19 @@ void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   c10::cuda::CUDAGuard guard(index_);
   wait_event(stream, record->arrival);
   record->users.push_back(stream);
+}
+
+// Nothing waits for the arrival: a capture begins after the device is idle.
+void Device::hold_in_capture(ManagedStorage* record) {
+  TORCH_CHECK(
+      record->state == ManagedStorage::State::kResident,
+      "A CUDA graph capture touches a tensor whose memory Large Model Support "
+      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
+      "of the tensors that the graph uses.");
+  if (!record->held) {
+    add_pin(record);
+    record->held = true;
+  }
 }
 
 void Device::hold(ManagedStorage* record) {

@@ -115,6 +115,7 @@ class Device {
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
   // Work on the stream is about to use the resident bytes.
   void note_use(ManagedStorage* storage, cudaStream_t stream);
+  void hold_in_capture(ManagedStorage* storage);
   void set_evictable(ManagedStorage* storage);
   void remove(ManagedStorage* storage, Freed& freed) noexcept;
 

@@ -188,6 +188,9 @@ std::vector<Page*> Device::all_evictable() const {
 }
 
 size_t Device::reclaim(const Request& request, Scope scope) noexcept {
+  if (is_capturing()) {
+    return 0;
+  }
   Freed freed;
   size_t count = 0;
   try {
