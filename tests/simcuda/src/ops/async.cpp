@@ -5,7 +5,6 @@
 #include "async.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/resize.h>
 #include <c10/cuda/CUDAException.h>
 
 #include <cstring>
@@ -135,9 +134,7 @@ void resize_written(
     const at::Tensor& tensor = arguments[i].toTensor();
     const at::Tensor& shape = shapes[i].toTensor();
     if (tensor.defined() && tensor.sizes() != shape.sizes()) {
-      tensor.resize_(shape.sizes());
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-          shape.sizes(), shape.strides());
+      give_shape(tensor, shape);
     }
   }
 }

@@ -69,6 +69,14 @@ c10::IValue to_device(
   });
 }
 
+void give_shape(const at::Tensor& to, const at::Tensor& from) {
+  // As a row, for strides that leave holes.
+  const auto bytes = static_cast<int64_t>(extent(from));
+  to.resize_({bytes / static_cast<int64_t>(from.itemsize())});
+  to.unsafeGetTensorImpl()->set_sizes_and_strides(
+      from.sizes(), from.strides());
+}
+
 void settle_resized(
     const c10::IValue& argument,
     const c10::IValue& alias,
@@ -82,9 +90,7 @@ void settle_resized(
       continue;
     }
     if (to.sizes() != from.sizes() || to.strides() != from.strides()) {
-      to.resize_(from.sizes());
-      to.unsafeGetTensorImpl()->set_sizes_and_strides(
-          from.sizes(), from.strides());
+      give_shape(to, from);
     }
     // resize_ queued a copy of the old contents, which must not come last.
     C10_CUDA_CHECK(simcudaDrain(stream.stream(), stream.device_index()));

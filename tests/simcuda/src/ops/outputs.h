@@ -27,6 +27,10 @@ void settle_resized(
     const c10::IValue& alias,
     const c10::cuda::CUDAStream& stream);
 
+// Resizes a CUDA tensor to the sizes and strides of another tensor, with
+// resize_, which may queue a copy of the old contents.
+void give_shape(const at::Tensor& to, const at::Tensor& from);
+
 // A CUDA tensor of these sizes, strides and bits, not filled.
 at::Tensor empty_like_on(const at::Tensor& tensor, c10::Device device);
 
