@@ -27,6 +27,14 @@ c10::DispatchKeySet everything_above() {
               DispatchKey::FuncTorchGradWrapper});
 }
 
+// A copy that the program cannot change while the computation waits.
+at::Tensor copy_of(const at::Tensor& tensor) {
+  at::Tensor copy = tensor.clone();
+  copy.unsafeGetTensorImpl()->set_wrapped_number(
+      tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  return copy;
+}
+
 }  // namespace
 
 BelowEverything::BelowEverything() : guard_(everything_above()) {}
@@ -53,7 +61,7 @@ Computation::Computation(
       arguments_.emplace_back();
     } else {
       arguments_.push_back(map_tensors(argument, [&](const at::Tensor& t) {
-        return own && t.is_cpu() ? t.clone() : aliases_.of(t);
+        return own && t.is_cpu() ? copy_of(t) : aliases_.of(t);
       }));
     }
   }

@@ -25,6 +25,7 @@ const std::set<std::string>& kept() {
       "aten::_local_scalar_dense",
       "aten::_pin_memory",
       "aten::_use_cudnn_ctc_loss",
+      "aten::_use_miopen_ctc_loss",
       "aten::empty",
       "aten::empty_strided",
       "aten::is_pinned",
