@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -33,18 +34,14 @@ Functions& functions() {
   return *all;
 }
 
-struct Fault {
-  std::string name;
-  uint64_t first;
-  bool onwards;
-};
+using Plan = std::map<std::string, std::vector<Fault>>;
 
 // Sets `faults`; returns what is wrong with the plan, or "".
-std::string parse(const std::string& plan, std::vector<Fault>& faults) {
+std::string parse(const std::string& plan, Plan& faults) {
   std::istringstream items(plan);
   for (std::string item; std::getline(items, item, ',');) {
     const size_t colon = item.find(':');
-    Fault fault{item.substr(0, colon), 0, false};
+    Fault fault{0, false};
     if (colon != std::string::npos) {
       std::string number = item.substr(colon + 1);
       if (!number.empty() && number.back() == '-') {
@@ -52,12 +49,12 @@ std::string parse(const std::string& plan, std::vector<Fault>& faults) {
         number.pop_back();
       }
       const auto value = parse_size(number);
-      fault.first = value ? *value : 0;
+      fault.number = value ? *value : 0;
     }
-    if (fault.first == 0) {
+    if (fault.number == 0) {
       return "fault '" + item + "' is not FUNCTION:N or FUNCTION:N- (N from 1)";
     }
-    faults.push_back(fault);
+    faults[item.substr(0, colon)].push_back(fault);
   }
   return "";
 }
@@ -127,14 +124,25 @@ Function::Function(const char* name_, cudaError_t fault_)
       fault(fault_) {}
 
 cudaError_t Function::count() {
-  const uint64_t call = ++calls;
-  const uint64_t failing = first.load();
-  if (failing == 0) {
-    return cudaSuccess;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t number = ++calls_ - base_;
+  for (const Fault& item : faults_) {
+    if (number == item.number || (item.onwards && number > item.number)) {
+      return fault;
+    }
   }
-  const uint64_t number = call - base.load();
-  const bool fails = number == failing || (onwards.load() && number > failing);
-  return fails ? fault : cudaSuccess;
+  return cudaSuccess;
+}
+
+void Function::plan(std::vector<Fault> faults) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  base_ = calls_;
+  faults_ = std::move(faults);
+}
+
+uint64_t Function::calls() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
 }
 
 Function& function(const char* name, cudaError_t fault) {
@@ -190,27 +198,20 @@ cudaError_t not_simulated(const char* name) {
 }
 
 std::string set_faults(const std::string& plan) {
-  std::vector<Fault> faults;
+  Plan faults;
   std::string wrong = parse(plan, faults);
   if (!wrong.empty()) {
     return wrong;
   }
   Functions& all = functions();
   std::lock_guard<std::mutex> lock(all.mutex);
-  for (const Fault& fault : faults) {
-    if (all.by_name.count(fault.name) == 0) {
-      return "no simulated function '" + fault.name + "' to fail";
+  for (const auto& [name, items] : faults) {
+    if (all.by_name.count(name) == 0) {
+      return "no simulated function '" + name + "' to fail";
     }
   }
   for (auto& [name, function] : all.by_name) {
-    function->first = 0;
-    function->onwards = false;
-    function->base = function->calls.load();
-  }
-  for (const Fault& fault : faults) {
-    Function& function = *all.by_name[fault.name];
-    function.onwards = fault.onwards;
-    function.first = fault.first;
+    function->plan(faults[name]);
   }
   return "";
 }
@@ -238,7 +239,7 @@ SIMCUDA_API size_t simcudaGetCalls(char* text, size_t size) {
   std::ostringstream out;
   std::lock_guard<std::mutex> lock(functions().mutex);
   for (const auto& [name, function] : functions().by_name) {
-    out << name << ' ' << function->calls.load() << '\n';
+    out << name << ' ' << function->calls() << '\n';
   }
   return simcuda::give(out.str(), text, size);
 }

@@ -9,11 +9,18 @@
 
 #include <driver_types.h>
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace simcuda {
+
+// One item of a plan: call `number`, 1-based, and with `onwards` all after it.
+struct Fault {
+  uint64_t number;
+  bool onwards;
+};
 
 // One counted function. Objects live for ever and are found by name.
 class Function {
@@ -23,12 +30,17 @@ class Function {
   // Counts a call; cudaSuccess, or the error that the plan injects.
   cudaError_t count();
 
-  const char* name;
-  const cudaError_t fault;          // what an injected failure returns
-  std::atomic<uint64_t> calls{0};   // since the process started
-  std::atomic<uint64_t> base{0};    // calls when the plan was set
-  std::atomic<uint64_t> first{0};   // failing call after base, 1-based; 0: none
-  std::atomic<bool> onwards{false};  // all after `first` fail too
+  const char* const name;
+  const cudaError_t fault;  // what an injected failure returns
+
+  void plan(std::vector<Fault> faults);  // replaces the plan; counts from now
+  uint64_t calls() const;                // since the process started
+
+ private:
+  mutable std::mutex mutex_;
+  uint64_t calls_ = 0;
+  uint64_t base_ = 0;  // calls when the plan was set
+  std::vector<Fault> faults_;
 };
 
 // Functions are registered under their name; a second one of the same name (a
