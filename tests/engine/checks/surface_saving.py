@@ -39,6 +39,7 @@ def check_save_and_load_a_tensor() -> None:
     loaded = saved_and_loaded(tensor)
     assert loaded.device.type == "cuda"
     assert_same(loaded, host)
+    loaded.add_(0)  # LMS manages a tensor from its first operator on
     page_out(tensor, loaded)
     assert_same(saved_and_loaded(tensor, map_location="cpu"), host)
     assert not is_held(tensor) and not is_held(loaded)
@@ -196,7 +197,7 @@ def check_deepcopy_of_a_module_with_gradients() -> None:
     for (name, value), other in zip(model.named_parameters(), copied.parameters(), strict=True):
         torch.cuda.reclaim_inactive()
         assert_same(other, value)
-        assert_same(other.grad, value.grad)
+        assert other.grad is None  # upstream copies no gradient of a Parameter
         assert not shares(other, value), name
     assert not is_held(model[0].weight)
 
@@ -231,7 +232,8 @@ def check_safe_iteration_over_state_by_address() -> None:
     groups: dict[int, list[str]] = {}
     for name, value in model.state_dict().items():
         groups.setdefault(value.untyped_storage().data_ptr(), []).append(name)
-    assert ["0.weight", "row", "2.weight"] in [sorted(g, key=["0.weight", "row", "2.weight"].index) for g in groups.values() if len(g) > 1]
+    shared = [set(group) for group in groups.values() if len(group) > 1]
+    assert shared == [{"0.weight", "row", "2.weight"}], shared
 
 
 if __name__ == "__main__":
