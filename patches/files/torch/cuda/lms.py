@@ -18,6 +18,8 @@ Environment variables, read when CUDA is initialized:
 Messages go to the logger ``torch.cuda.lms``.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import sys
@@ -25,10 +27,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Optional, TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -96,8 +97,8 @@ def is_available() -> bool:
 def _bytes(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int (bytes), got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{what} must not be negative, got {value}")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{what} must be between 0 and 2**63 - 1, got {value}")
     return value
 
 
@@ -114,11 +115,14 @@ def set_enabled_lms(enabled: bool) -> None:
         enabled (bool): whether storages may be paged out.
 
     Raises:
+        TypeError: if ``enabled`` is no bool.
         torch.cuda.OutOfMemoryError: on turning off, if the storages do not fit
             on the device together. LMS is then still on and nothing is lost.
         RuntimeError: if the process does not use PyTorch's native caching
             allocator, or the engine is missing.
     """
+    if enabled not in (True, False):
+        raise TypeError(f"enabled must be a bool, got {enabled!r}")
     with _lock:
         ops = _ops()
         if bool(enabled) == ops.is_enabled():
@@ -153,17 +157,27 @@ def enable_thread() -> None:
         _ops().enable_thread()
 
 
-def _index(device: "Device") -> int:
-    return torch.cuda._utils._get_device_index(device, optional=True)
+def _index(device: Device) -> int:
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(
+            f"there is no CUDA device {index}: this process sees {torch.cuda.device_count()}"
+        )
+    return index
 
 
-def set_limit_lms(limit: int, device: "Device" = None) -> None:
+def set_limit_lms(limit: int, device: Device = None) -> None:
     r"""Set how much device memory the caching allocator may reserve with LMS on.
 
     Args:
         limit (int): bytes. 0 restores the default: 95 % of what the device has
-            free plus what is reserved already.
+            free plus what is reserved already. If more is reserved now, storages
+            are paged out and the rest is given back to the driver.
         device (torch.device or int, optional): the device; every device if None.
+
+    Raises:
+        TypeError, ValueError: if the limit is no number of bytes, or there is
+            no such device.
     """
     limit = _bytes(limit, "limit")
     if device is None:
@@ -173,7 +187,7 @@ def set_limit_lms(limit: int, device: "Device" = None) -> None:
         _ops().set_limit(_index(device), limit)
 
 
-def get_limit_lms(device: "Device" = None) -> int:
+def get_limit_lms(device: Device = None) -> int:
     r"""Return the limit in bytes; of the current device if ``device`` is None."""
     torch.cuda.init()
     return _ops().get_limit(_index(device))
@@ -217,11 +231,20 @@ def reclaim_inactive() -> None:
 
 def is_resident(tensor: torch.Tensor) -> bool:
     r"""Return whether the tensor's storage is on its device (not in host memory)."""
-    return not _is_loaded() or _ops().is_resident(tensor.untyped_storage()._cdata)
+    storage = _storage_argument(tensor)
+    return not _is_loaded() or _ops().is_resident(storage._cdata)
+
+
+def _storage_argument(obj: Any) -> torch.UntypedStorage:
+    if isinstance(obj, torch.UntypedStorage):
+        return obj
+    if isinstance(obj, torch.Tensor):
+        return obj.untyped_storage()
+    raise TypeError(f"expected a torch.Tensor or torch.UntypedStorage, got {type(obj).__name__}")
 
 
 @contextmanager
-def pin(*tensors: Union[torch.Tensor, torch.UntypedStorage]) -> Iterator[None]:
+def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
     r"""Keep tensors on their devices while the context is open.
 
     For calls into code that takes addresses and is not a PyTorch operator, such
@@ -232,12 +255,12 @@ def pin(*tensors: Union[torch.Tensor, torch.UntypedStorage]) -> Iterator[None]:
         torch.cuda.OutOfMemoryError: if the tensors do not fit together. Nothing
             is pinned then.
     """
+    # The storages are referenced until the pins are given back.
+    storages = [_storage_argument(tensor) for tensor in tensors]
     if not get_enabled_lms():
         yield
         return
     ops = _ops()
-    # The storages are referenced until the pins are given back.
-    storages = [t.untyped_storage() if isinstance(t, torch.Tensor) else t for t in tensors]
     pins: list[int] = []
     try:
         for storage in storages:
@@ -255,7 +278,7 @@ def pin(*tensors: Union[torch.Tensor, torch.UntypedStorage]) -> Iterator[None]:
 # --- statistics ---
 
 
-def stats(device: "Device" = None) -> dict[str, int]:
+def stats(device: Device = None) -> dict[str, int]:
     r"""Return the statistics of LMS on a device, by name.
 
     - ``"pinned.{all,large_pool,small_pool}.{current,peak,allocated,freed}"`` and
@@ -339,14 +362,13 @@ _undo_hooks: list[_Undo] = []
 
 def _wants_identity() -> bool:
     frame = sys._getframe(2)
-    module = frame.f_globals.get("__name__")
-    return (module, None) in _IDENTITY_CALLERS or (
-        module,
-        frame.f_code.co_name,
-    ) in _IDENTITY_CALLERS
+    if frame.f_code.co_name == "_data_ptr" and frame.f_back is not None:
+        frame = frame.f_back  # a TypedStorage asks for somebody else
+    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+    return (module, None) in _IDENTITY_CALLERS or (module, function) in _IDENTITY_CALLERS
 
 
-def _storage_of(obj: Any) -> Optional[torch.UntypedStorage]:
+def _storage_of(obj: Any) -> torch.UntypedStorage | None:
     """The CUDA storage behind a tensor or storage, if it has one."""
     if obj.device.type != "cuda":
         return None
@@ -400,6 +422,42 @@ def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return escape
 
 
+def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls that read or write the bytes of storages outside operators."""
+
+    def with_bytes(*args: Any, **kwargs: Any) -> Any:
+        storages = [
+            obj
+            for obj in (*args, *kwargs.values())
+            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda"
+        ]
+        with pin(*storages):
+            return original(*args, **kwargs)
+
+    return with_bytes
+
+
+def _getitem_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    by_value, by_address = _pin_hook(original), _escape_hook(original)
+
+    def getitem(self: torch.UntypedStorage, index: Any) -> Any:
+        # A slice of a storage is a storage on the same address.
+        return (by_address if isinstance(index, slice) else by_value)(self, index)
+
+    return getitem
+
+
+def _alias_hook(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_alias_of(first: torch.Tensor, second: torch.Tensor) -> bool:
+        storages = _storage_of(first), _storage_of(second)
+        if None in storages:
+            return original(first, second)
+        # A storage that LMS manages shares its memory with no other.
+        return storages[0]._cdata == storages[1]._cdata  # type: ignore[union-attr]
+
+    return is_alias_of
+
+
 def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     """For calls that work on the storage itself: LMS lets go of it first."""
 
@@ -432,8 +490,12 @@ def _install_hooks() -> None:
     _hook(torch.Tensor, "__dlpack__", _escape_hook)
     _hook(torch, "to_dlpack", _escape_hook)
     _hook(torch.utils.dlpack, "to_dlpack", _escape_hook)
-    for name in ("resize_", "_share_cuda_", "_write_file"):
+    for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
+        _hook(torch.UntypedStorage, name, _pin_hook)
+    _hook(torch.UntypedStorage, "__getitem__", _getitem_hook)
+    for name in ("resize_", "_share_cuda_"):
         _hook(torch.UntypedStorage, name, _release_hook)
+    _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(threading.Thread, "start", _thread_hook)
 
 
@@ -467,4 +529,7 @@ def _enable_from_environment() -> None:
 if any(
     os.environ.get(name) for name in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT")
 ):
-    torch.cuda._lazy_call(_enable_from_environment)
+    # By name, because torch.cuda is still being imported here.
+    from torch.cuda import _lazy_call
+
+    _lazy_call(_enable_from_environment)

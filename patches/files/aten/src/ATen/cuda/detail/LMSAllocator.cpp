@@ -16,10 +16,10 @@ namespace {
 
 // The caching allocator's growth steps, bytes: kSmallBuffer, kLargeBuffer,
 // kMinLargeAlloc and kRoundLarge of its AllocatorConfig.h.
-constexpr size_t kSmallBuffer = size_t(2) << 20;
-constexpr size_t kLargeBuffer = size_t(20) << 20;
-constexpr size_t kMinLargeAlloc = size_t(10) << 20;
-constexpr size_t kRoundLarge = size_t(2) << 20;
+constexpr size_t kSmallBuffer = size_t{2} << 20;
+constexpr size_t kLargeBuffer = size_t{20} << 20;
+constexpr size_t kMinLargeAlloc = size_t{10} << 20;
+constexpr size_t kRoundLarge = size_t{2} << 20;
 
 thread_local CurrentRequest* current_request = nullptr;
 
@@ -52,8 +52,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
     const Request wanted{
         round_to_block(request->bytes),
         reinterpret_cast<uintptr_t>(request->stream)};
-    if (const size_t count =
-            device->reclaim(wanted, Device::Scope::kWindow)) {
+    if (const size_t count = device->reclaim(wanted, Device::Scope::kWindow)) {
       request->source = count == 1 ? AllocSource::kReclaimOne
                                    : AllocSource::kReclaimFragments;
       return true;
@@ -72,7 +71,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
 
-} // namespace
+}  // namespace
 
 size_t growth_for(size_t bytes) {
   if (bytes <= kSmallSize) {
@@ -110,7 +109,7 @@ Allocator::Allocator()
     : AllocatorForwarder(c10::cuda::CUDACachingAllocator::get()) {}
 
 Allocator& Allocator::get() {
-  static auto* layer = new Allocator(); // leaked: storages refer to it
+  static auto* layer = new Allocator();  // leaked: storages refer to it
   return *layer;
 }
 
@@ -150,8 +149,7 @@ void* Allocator::allocate_with_room(
        {Scope::kAll, AllocSource::kReclaimAll}}};
   const c10::DeviceIndex index = c10::cuda::current_device();
   Device& device = Device::get(index);
-  const Request growth{
-      growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
+  const Request growth{growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
   auto source = AllocSource::kFreeList;
   auto retry = kRetries.begin();
   while (true) {
@@ -163,7 +161,7 @@ void* Allocator::allocate_with_room(
       return ptr;
     } catch (const c10::OutOfMemoryError& failure) {
       if (is_capturing()) {
-        throw; // nothing may be copied during a capture
+        throw;  // nothing may be copied during a capture
       }
       error = failure.what_without_backtrace();
     }
@@ -211,7 +209,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 }
 
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
-  native_->setMemoryFraction(fraction, index); // checks the value
+  native_->setMemoryFraction(fraction, index);  // checks the value
   Device::get(index).set_user_fraction(fraction);
 }
 
@@ -229,4 +227,4 @@ void Allocator::recordStream(
   }
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -76,4 +76,4 @@ struct CurrentRequest {
   static void note_growth();
 };
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -20,7 +20,7 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
-} // namespace
+}  // namespace
 
 void set_enabled(bool enabled) {
   auto& settings = Settings::get();
@@ -40,7 +40,7 @@ void set_enabled(bool enabled) {
   settings.set_enabled(false);
   set_thread_enabled(false);
   for (Device* device : Device::all()) {
-    device->bring_all_back(); // what operators adopted meanwhile
+    device->bring_all_back();  // what operators adopted meanwhile
     device->remove_limit();
   }
   Allocator::get().uninstall();
@@ -123,9 +123,7 @@ void insert(StatsDict& dict, const std::string& name, const Traffic& traffic) {
   dict.insert(name + ".bytes", traffic.bytes);
 }
 
-constexpr std::array<
-    const char*,
-    static_cast<size_t>(AllocSource::kCount)>
+constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
     kSourceNames{
         "freelist",
         "cudamalloc",
@@ -173,13 +171,11 @@ void reset_peak_stats(int64_t index) {
 // Python passes a storage as the address of its StorageImpl (`_cdata`) and
 // keeps it alive during the call.
 c10::Storage storage_at(int64_t cdata) {
-  return c10::Storage(
-      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
-          // NOLINTNEXTLINE(performance-no-int-to-ptr)
-          reinterpret_cast<c10::StorageImpl*>(cdata)));
+  return {c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
+      reinterpret_cast<c10::StorageImpl*>(cdata))};
 }
 
-} // namespace
+}  // namespace
 
 TORCH_LIBRARY(lms, m) {
   m.def("set_enabled(bool enabled) -> ()", set_enabled);
@@ -222,7 +218,6 @@ TORCH_LIBRARY(lms, m) {
     return reinterpret_cast<int64_t>(PinGuard(storage_at(cdata)).release());
   });
   m.def("unpin(int pin) -> ()", [](int64_t pin) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     if (auto* pinned = reinterpret_cast<c10::lms::Context*>(pin)) {
       pinned->unpin(pinned);
     }
@@ -238,4 +233,4 @@ TORCH_LIBRARY(lms, m) {
   m.def("resume_adoption() -> ()", resume_adoption);
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -114,8 +114,7 @@ class AllocatorForwarder
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     native_->releasePool(device, pool);
   }
-  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool)
-      override {
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     return native_->getPoolUseCount(device, pool);
   }
   void createOrIncrefPool(
@@ -220,4 +219,4 @@ class AllocatorForwarder
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const native_;
 };
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -17,13 +17,17 @@ namespace {
 // destructors have begun.
 std::array<std::atomic<Device*>, C10_COMPILE_TIME_MAX_GPUS> devices{};
 
-} // namespace
+std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
+  return devices.at(static_cast<uint8_t>(index));
+}
+
+}  // namespace
 
 Device::Device(c10::DeviceIndex index)
     : index_(index), policy_(make_least_recently_used_policy()) {}
 
 Device* Device::find(c10::DeviceIndex index) {
-  return devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
+  return slot_of(index).load(std::memory_order_acquire);
 }
 
 Device& Device::get(c10::DeviceIndex index) {
@@ -37,13 +41,12 @@ Device& Device::get(c10::DeviceIndex index) {
   }
   std::unique_ptr<Device> device(new Device(index));
   // Published first, so that no trace event is missed while it looks around.
-  devices[static_cast<size_t>(index)].store(
-      device.get(), std::memory_order_release);
+  slot_of(index).store(device.get(), std::memory_order_release);
   try {
     device->mirror_allocator();
     device->apply_limit(Settings::get().default_limit());
   } catch (...) {
-    devices[static_cast<size_t>(index)].store(nullptr);
+    slot_of(index).store(nullptr);
     throw;
   }
   if (all().size() > 1) {
@@ -79,8 +82,7 @@ void Device::enter(
       c10::SmallVector<Page*, 8> pages;
       for (c10::StorageImpl* storage : storages) {
         disarm_if_stale(storage);
-        ManagedStorage* record =
-            adopt_new ? adopt(storage) : managed(storage);
+        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
         if (!record) {
           continue;
         }
@@ -121,7 +123,7 @@ void Device::fetch_ahead(const Pins& ahead) {
     for (ManagedStorage* record : ahead) {
       page_in(record);
     }
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
     // The operators that need the bytes will ask again.
   }
   if (!ahead.empty()) {
@@ -151,7 +153,7 @@ ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
   if (!Settings::get().enabled() || memory.get() == nullptr ||
       memory.get() != memory.get_context() ||
       memory.get_deleter() != Allocator::get().native().raw_deleter() ||
-      storage->lms_access_is_checked() ||
+      storage->lms_access_is_checked() || was_held(storage) ||
       storage->nbytes() < Settings::get().min_bytes()) {
     return nullptr;
   }
@@ -209,13 +211,13 @@ void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
 }
 
 void Device::set_evictable(ManagedStorage* record) {
-  record->evictable = record->pins == 0 &&
-      record->state == ManagedStorage::State::kResident;
+  record->evictable =
+      record->pins == 0 && record->state == ManagedStorage::State::kResident;
 }
 
 void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   if (stream == record->home) {
-    return; // waited for the arrival already
+    return;  // waited for the arrival already
   }
   for (cudaStream_t user : record->users) {
     if (user == stream) {
@@ -275,7 +277,7 @@ void Device::release(c10::StorageImpl* storage) {
       record->block->page = nullptr;
     }
     record->restore_data_ptr();
-    remove(record);
+    remove(record, freed);
     drop_pin(record, freed);
     freed.recorded_in = &storage->_mutable_data_ptr_no_checks();
     freed.recorded = std::move(streams);
@@ -288,7 +290,7 @@ void Device::release(c10::StorageImpl* storage) {
 
 void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
-    return; // CUDA and its locks belong to the parent process
+    return;  // CUDA and its locks belong to the parent process
   }
   Freed freed;
   Lock lock(*this);
@@ -297,15 +299,20 @@ void Device::forget(ManagedStorage* record) noexcept {
     freed.memory.push_back(detach_memory(record));
     freed.recorded_in = &freed.memory.back();
   }
-  remove(record);
-  if (record->pins == 0) {
+  const bool is_pinned = record->pins > 0;
+  remove(record, freed);
+  if (!is_pinned) {
     freed.records.emplace_back(record);
   }
 }
 
-// Takes the record off the books; its owner has let it go.
-void Device::remove(ManagedStorage* record) noexcept {
+// Takes the record off the books: its owner has let it go. If it is pinned, the
+// last pin frees it.
+void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   record->dead = true;
+  if (record->held) {
+    drop_pin(record, freed);
+  }
   record->evictable = false;
   if (record->host) {
     HostMemory::get().free(record->host, std::move(record->departure));
@@ -343,4 +350,4 @@ void Device::relax_access_checks() {
   }
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

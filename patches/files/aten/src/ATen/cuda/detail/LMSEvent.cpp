@@ -28,15 +28,15 @@ class EventPool {
     if (!raw) {
       C10_CUDA_CHECK(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
     }
-    return Event(raw, [this, device](cudaEvent_t event) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      free_for(device).push_back(event);
-    });
+    return {raw, [this, device](cudaEvent_t event) {
+              std::lock_guard<std::mutex> lock(mutex_);
+              free_for(device).push_back(event);
+            }};
   }
 
  private:
   std::vector<cudaEvent_t>& free_for(c10::DeviceIndex device) {
-    const auto index = static_cast<size_t>(device);
+    const size_t index = static_cast<uint8_t>(device);
     if (index >= free_.size()) {
       free_.resize(index + 1);
     }
@@ -47,7 +47,7 @@ class EventPool {
   std::vector<std::vector<cudaEvent_t>> free_;
 };
 
-} // namespace
+}  // namespace
 
 Event record_event(c10::DeviceIndex device, cudaStream_t stream) {
   auto event = EventPool::get().acquire(device);
@@ -67,9 +67,9 @@ bool has_happened(const Event& event) {
   }
   const cudaError_t status = cudaEventQuery(event.get());
   if (status != cudaSuccess) {
-    (void)cudaGetLastError(); // "not ready" is an answer, not a failure
+    (void)cudaGetLastError();  // "not ready" is an answer, not a failure
   }
   return status == cudaSuccess;
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

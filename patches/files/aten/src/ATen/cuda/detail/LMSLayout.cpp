@@ -25,7 +25,8 @@ void Layout::add_segment(uintptr_t address, Segment segment) {
     return;
   }
   auto merge = [this](Segments::iterator left, Segments::iterator right) {
-    if (left->first + left->second.size != right->first ||
+    if (!left->second.is_expandable || !right->second.is_expandable ||
+        left->first + left->second.size != right->first ||
         left->second.stream != right->second.stream ||
         left->second.is_private != right->second.is_private) {
       return false;
@@ -58,11 +59,7 @@ void Layout::remove_segment(uintptr_t address, size_t size) {
   const uintptr_t hole_end = address + size;
   if (hole_end < end) {
     Segment right{
-        end - hole_end,
-        left.stream,
-        left.is_private,
-        left.is_expandable,
-        {}};
+        end - hole_end, left.stream, left.is_private, left.is_expandable, {}};
     auto first = left.blocks.lower_bound(hole_end);
     while (first != left.blocks.end()) {
       right.blocks.insert(left.blocks.extract(first++));
@@ -83,12 +80,10 @@ void Layout::add_block(uintptr_t address, size_t requested) {
   }
   Segment& segment = it->second;
   auto next = segment.blocks.upper_bound(address);
-  const uintptr_t end = next == segment.blocks.end()
-      ? it->first + segment.size
-      : next->first;
+  const uintptr_t end =
+      next == segment.blocks.end() ? it->first + segment.size : next->first;
   const size_t range = end - address;
-  size_t size =
-      (requested + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
+  size_t size = (requested + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
   // A rest that is too small to be worth splitting off stays with the block.
   const bool splits_finely = size <= kSmallSize || segment.is_expandable;
   const size_t smallest_rest = splits_finely ? kMinBlockSize : kSmallSize + 1;
@@ -133,4 +128,4 @@ std::vector<Range> ranges_of(uintptr_t address, const Segment& segment) {
   return ranges;
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

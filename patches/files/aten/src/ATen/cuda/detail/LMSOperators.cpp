@@ -33,8 +33,7 @@ using TouchedList = c10::SmallVector<Touched, 8>;
 
 void gather(const c10::Storage& storage, TouchedList& out) {
   if (storage && storage.device_type() == c10::DeviceType::CUDA) {
-    out.push_back(
-        {storage.device().index(), storage.unsafeGetStorageImpl()});
+    out.push_back({storage.device().index(), storage.unsafeGetStorageImpl()});
   }
 }
 
@@ -50,7 +49,7 @@ void gather(const IValue& value, TouchedList& out) {
   } else if (value.isList()) {
     for (const IValue& element : value.toListRef()) {
       if (!element.isTensor() && !element.isNone()) {
-        break; // a list of something else
+        break;  // a list of something else
       }
       gather(element, out);
     }
@@ -167,8 +166,12 @@ void list_operator_kernel(
   run_list_operator(op, keys, stack);
 }
 
-// Views make a tensor on the same storage and touch no bytes.
-bool is_view(const c10::FunctionSchema& schema) {
+// Operators that touch no bytes: views, which make a tensor on the same
+// storage, and questions about the storage.
+bool touches_no_bytes(const c10::FunctionSchema& schema) {
+  if (schema.name() == "aten::is_pinned") {
+    return true;
+  }
   if (schema.returns().empty()) {
     return false;
   }
@@ -190,12 +193,14 @@ bool runs_on_cuda(const c10::OperatorHandle& op) {
 class Interception {
  public:
   Interception() {
-    handles_.push_back(Dispatcher::singleton().registerFallback(
-        kKey,
-        c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
-        "Large Model Support"));
-    handles_.push_back(Dispatcher::singleton().addRegistrationListener(
-        std::make_unique<NewOperators>()));
+    handles_.push_back(
+        Dispatcher::singleton().registerFallback(
+            kKey,
+            c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
+            "Large Model Support"));
+    handles_.push_back(
+        Dispatcher::singleton().addRegistrationListener(
+            std::make_unique<NewOperators>()));
   }
 
   void add_operators() {
@@ -203,24 +208,24 @@ class Interception {
     has_new_operators.store(false);
     for (const auto& name : Dispatcher::singleton().getAllOpNames()) {
       const auto op = Dispatcher::singleton().findOp(name);
-      if (!op || !op->hasSchema() || seen_.count(name) ||
-          !runs_on_cuda(*op)) {
-        continue; // looked at again when more is registered
+      if (!op || !op->hasSchema() || seen_.count(name) || !runs_on_cuda(*op)) {
+        continue;  // looked at again when more is registered
       }
       seen_.insert(name);
-      handles_.push_back(Dispatcher::singleton().registerImpl(
-          name,
-          kKey,
-          kernel_for(op->schema()),
-          /*cpp_signature=*/std::nullopt,
-          /*inferred_function_schema=*/nullptr,
-          "Large Model Support"));
+      handles_.push_back(
+          Dispatcher::singleton().registerImpl(
+              name,
+              kKey,
+              kernel_for(op->schema()),
+              /*cpp_signature=*/std::nullopt,
+              /*inferred_function_schema=*/nullptr,
+              "Large Model Support"));
     }
   }
 
  private:
   static c10::KernelFunction kernel_for(const c10::FunctionSchema& schema) {
-    if (is_view(schema)) {
+    if (touches_no_bytes(schema)) {
       return c10::KernelFunction::makeFallthrough();
     }
     return is_list_operator(schema)
@@ -233,10 +238,10 @@ class Interception {
   std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
-} // namespace
+}  // namespace
 
 void intercept_operators() {
-  static auto* interception = new Interception(); // leaked: see Dispatcher
+  static auto* interception = new Interception();  // leaked: see Dispatcher
   interception->add_operators();
 }
 
@@ -284,4 +289,4 @@ AdoptionPause::~AdoptionPause() {
   resume_adoption();
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -33,11 +33,11 @@ cudaStream_t make_copy_stream() {
 // its source and target are about to be let go.
 void drain(cudaStream_t stream) {
   if (cudaStreamSynchronize(stream) != cudaSuccess) {
-    (void)cudaGetLastError(); // the first error is the one to report
+    (void)cudaGetLastError();  // the first error is the one to report
   }
 }
 
-} // namespace
+}  // namespace
 
 void Device::attach_memory(ManagedStorage* record, c10::DataPtr memory) {
   auto [segment, block] =
@@ -155,8 +155,7 @@ void Device::page_in(ManagedStorage* record) {
   }
   c10::DataPtr memory;
   try {
-    memory =
-        Allocator::get().allocate_on(index_, record->bytes, record->home);
+    memory = Allocator::get().allocate_on(index_, record->bytes, record->home);
     Lock lock(*this);
     record->arrival = copy_in(record, memory.get());
     HostMemory::get().free(record->host, record->arrival);
@@ -229,4 +228,4 @@ void Device::bring_all_back() {
   }
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

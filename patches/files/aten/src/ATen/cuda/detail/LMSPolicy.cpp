@@ -78,9 +78,8 @@ class LeastRecentlyUsed final : public Policy {
     }
   }
 
-  std::vector<Page*> choose_window(
-      const Layout& layout,
-      const Request& request) override {
+  std::vector<Page*> choose_window(const Layout& layout, const Request& request)
+      override {
     Window best;
     for (const auto& [address, segment] : layout.segments()) {
       if (!serves(segment, request) || segment.size < request.bytes) {
@@ -114,7 +113,7 @@ class LeastRecentlyUsed final : public Policy {
       }
       auto whole = window_from(ranges, 0, segment.size, kInfinite);
       if (whole.pages.empty()) {
-        free += segment.size; // the allocator releases it by itself
+        free += segment.size;  // the allocator releases it by itself
       } else {
         candidates.push_back(
             {whole.cost, segment.size, std::move(whole.pages)});
@@ -130,20 +129,19 @@ class LeastRecentlyUsed final : public Policy {
         break;
       }
       free += candidate.size;
-      pages.insert(
-          pages.end(), candidate.pages.begin(), candidate.pages.end());
+      pages.insert(pages.end(), candidate.pages.begin(), candidate.pages.end());
     }
     return free >= bytes ? pages : std::vector<Page*>{};
   }
 
  private:
-  uint64_t now_ = 0; // operators seen
+  uint64_t now_ = 0;  // operators seen
 };
 
-} // namespace
+}  // namespace
 
 std::unique_ptr<Policy> make_least_recently_used_policy() {
   return std::make_unique<LeastRecentlyUsed>();
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

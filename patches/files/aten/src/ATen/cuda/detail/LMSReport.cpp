@@ -13,10 +13,12 @@
 namespace at::cuda::lms {
 namespace {
 
+constexpr double kMiB = 1024 * 1024;
+
 std::string format_size(size_t bytes) {
   std::ostringstream out;
-  out << std::fixed << std::setprecision(2)
-      << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  out << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / kMiB
+      << " MiB";
   return out.str();
 }
 
@@ -28,7 +30,7 @@ std::pair<size_t, size_t> free_and_total(c10::DeviceIndex device) {
   return {free, total};
 }
 
-} // namespace
+}  // namespace
 
 // 95 % of what the device has free plus what the allocator already holds: the
 // rest is for memory that does not come from the caching allocator.
@@ -61,6 +63,18 @@ void Device::apply_limit(size_t bytes) {
 
 void Device::set_limit(size_t bytes) {
   apply_limit(bytes);
+  for (const Scope scope : {Scope::kSegments, Scope::kAll}) {
+    size_t excess = 0;
+    {
+      Lock lock(*this);
+      excess = layout_.reserved() - std::min(layout_.reserved(), limit_);
+    }
+    if (excess == 0) {
+      return;
+    }
+    reclaim({excess, 0}, scope);
+    Allocator::get().native().emptyCache({0, 0});
+  }
 }
 
 size_t Device::limit() {
@@ -133,9 +147,9 @@ std::string Device::describe_memory() {
     }
   }
   const auto& pinned = stats_.pinned_bytes[kAll];
-  out << "Large Model Support on device " << int(index_) << " (limit "
-      << format_size(limit_) << "): "
-      << format_size(static_cast<size_t>(pinned.current))
+  out << "Large Model Support on device " << static_cast<int>(index_)
+      << " (limit " << format_size(limit_)
+      << "): " << format_size(static_cast<size_t>(pinned.current))
       << " pinned by running operators or by escaped addresses ("
       << format_size(held) << " of it by addresses), "
       << format_size(reclaimable) << " reclaimable, "
@@ -154,4 +168,4 @@ std::string Device::describe_memory() {
   return out.str();
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

@@ -14,6 +14,10 @@ constexpr auto kAccessError =
     "extension against this wheel's headers. In a thread that was started "
     "before LMS was enabled, call torch.cuda.lms.enable_thread() first.";
 
+// Marks a storage that is not managed any more; no check shows it.
+constexpr auto kHeldMark =
+    "Large Model Support leaves this CUDA tensor alone: its address was taken.";
+
 std::atomic<bool> several_streams{false};
 
 ManagedStorage* as_record(c10::lms::Context* context) {
@@ -23,8 +27,7 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 void pin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
   Pins pins;
-  record->device.enter(
-      {record->impl()}, record->home, /*adopt=*/false, pins);
+  record->device.enter({record->impl()}, record->home, /*adopt=*/false, pins);
 }
 
 void unpin_hook(c10::lms::Context* context) {
@@ -42,9 +45,9 @@ void forget_hook(void* context) {
   record->device.forget(record);
 }
 
-bool shows_our_error(c10::StorageImpl* storage) {
+bool has_message(c10::StorageImpl* storage, const char* expected) {
   const auto& message = storage->get_extra_meta().custom_data_ptr_error_msg_;
-  return message && *message == kAccessError;
+  return message && *message == expected;
 }
 
 // Raises the weak count only: the strong count of a storage with a Python
@@ -55,7 +58,7 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak_reference_to(
   return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(impl);
 }
 
-} // namespace
+}  // namespace
 
 ManagedStorage::ManagedStorage(
     Device& owner,
@@ -93,10 +96,15 @@ void ManagedStorage::hide_address() {
 
 void ManagedStorage::restore_data_ptr() {
   c10::DataPtr& shown = impl()->_mutable_data_ptr_no_checks();
-  shown.release_context(); // this record, which the caller now owns
+  shown.release_context();  // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
-  impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
+  auto& message = impl()->get_extra_meta().custom_data_ptr_error_msg_;
+  if (held) {
+    message = kHeldMark;
+  } else {
+    message.reset();
+  }
 }
 
 bool uses_several_streams() {
@@ -112,9 +120,13 @@ void set_uses_several_streams() {
   }
 }
 
+bool was_held(c10::StorageImpl* storage) {
+  return has_message(storage, kHeldMark);
+}
+
 void disarm_if_stale(c10::StorageImpl* storage) {
   if (C10_UNLIKELY(storage->lms_access_is_checked()) && !managed(storage) &&
-      shows_our_error(storage)) {
+      has_message(storage, kAccessError)) {
     storage->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
     storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
   }
@@ -131,4 +143,4 @@ ManagedStorage* managed(c10::StorageImpl* storage) {
   return managed(storage->_mutable_data_ptr_no_checks());
 }
 
-} // namespace at::cuda::lms
+}  // namespace at::cuda::lms

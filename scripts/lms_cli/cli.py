@@ -1,0 +1,45 @@
+"""The command line: one parser, one verb, and the only place where errors become exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from lms_cli import files, toolbox
+from lms_cli.errors import LmsError, SpaceError
+from lms_cli.verbs import build, demo, run, test, verify
+
+VERBS = (demo, build, verify, run, test)
+INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb and return the process's exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="lms",
+        description="PyTorch with Large Model Support: build its wheels, check them, use them.",
+        epilog="Everything made goes to the ignored folder .lms/; delete it to start afresh.",
+    )
+    subparsers = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.configure_parser(subparsers)
+    args = parser.parse_args(arguments)
+    try:
+        toolbox.ensure(arguments)
+        return int(args.execute(args))
+    except LmsError as error:
+        return fail(error)
+    except OSError as error:
+        if not files.is_out_of_space(error):
+            raise
+        return fail(SpaceError(f"the disk is full: {error}", "Free some space and run it again."))
+    except KeyboardInterrupt:
+        print("lms: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def fail(error: LmsError) -> int:
+    """Print an error and return its exit status."""
+    print(f"lms: error: {error}", file=sys.stderr)
+    return error.exit_code

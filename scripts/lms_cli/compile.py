@@ -1,0 +1,196 @@
+"""Compiling a series' new sources into libtorch_lms.so.
+
+One library serves all Pythons of a release: it uses no part of Python, and the headers of all its
+official wheels are the same. The result is kept under a hash of everything that went into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+from lms_cli import download, files, layout, paths, progress
+from lms_cli.errors import CompileError
+from lms_cli.releases import Release
+from lms_cli.series import Applied, Series
+from lms_cli.wheelfile import Wheel
+
+LIBRARY = "libtorch_lms.so"
+HEADERS = "torch/include/"
+API_HEADERS = "torch/csrc/api/include/"  # below HEADERS; upstream's builds look there too
+PROJECT = paths.BUILD / "CMakeLists.txt"
+SHOWN_ERROR_LINES = 40
+
+
+def library(release: Release, series: Series, applied: Applied, official: Wheel) -> Path | None:
+    """The compiled library of a series, from the cache if nothing it depends on changed.
+
+    Returns:
+        Its path, or None for a series with nothing to compile.
+
+    Raises:
+        CompileError: there is no compiler, or the sources do not compile.
+        NetworkError, IntegrityError, SpaceError: CUDA's headers cannot be had.
+    """
+    if not series.sources():
+        return None
+    compiler = find_compiler()
+    headers = headers_digest(official)
+    cuda = [download.fetch_locked(release.lock, package) for package in release.cuda_headers]
+    key = _digest(
+        series.sources(),
+        sorted(applied.added.items()),
+        sorted(applied.changed.items()),
+        headers,
+        [path.parent.name for path in cuda],
+        compiler_version(compiler),
+        PROJECT.read_text(encoding="utf-8"),
+        release.cxx_standard,
+    )
+    target = paths.home() / "libraries" / key / LIBRARY
+    if target.exists():
+        return target
+    tree = paths.home() / "build" / _digest(release.version, headers, str(compiler))[:12]
+    with files.locked(tree), progress.step(f"compiling {LIBRARY} for PyTorch {release.version}"):
+        pristine = unpack_headers(official, tree / "headers", HEADERS)
+        cuda_folders = [unpack_headers_of(path) for path in cuda]
+        write_tree(tree / "sources", series.sources())
+        added = {name: text for name, text in applied.added.items() if name.startswith(HEADERS)}
+        changed = {name: text for name, text in applied.changed.items() if name.startswith(HEADERS)}
+        write_tree(tree / "added", added)
+        write_tree(tree / "changed", changed)
+        folders = (HEADERS, HEADERS + API_HEADERS)
+        system = [root / folder for root in (tree / "changed", pristine) for folder in folders]
+        built = run_cmake(
+            tree,
+            {
+                "CMAKE_CXX_COMPILER": str(compiler),
+                "LMS_SOURCE_DIR": str(tree / "sources"),
+                "LMS_INCLUDE_DIRS": str(tree / "added" / HEADERS),
+                "LMS_SYSTEM_INCLUDE_DIRS": ";".join(map(str, [*system, *cuda_folders])),
+                "LMS_CUDA_MAJOR": release.cuda_major,
+                "LMS_RPATH": run_path(release),
+                "LMS_CXX_STANDARD": str(release.cxx_standard),
+            },
+        )
+        with files.written_beside(target) as temporary:
+            shutil.copyfile(built, temporary)
+    return target
+
+
+def run_path(release: Release) -> str:
+    """Where the library looks for others: its own folder, then where pip puts NVIDIA's packages."""
+    cudart = "cuda_runtime" if int(release.cuda_major) < 13 else f"cu{release.cuda_major}"
+    return f"$ORIGIN:$ORIGIN/../../nvidia/{cudart}/lib"
+
+
+def find_compiler() -> Path:
+    """The C++ compiler: $CXX, else c++ or g++.
+
+    Raises:
+        CompileError: there is none.
+    """
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++"]
+    for name in names:
+        if found := shutil.which(name):
+            return Path(found)
+    raise CompileError(
+        f"no C++ compiler: {' and '.join(names)} not found",
+        "Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) or set CXX.",
+    )
+
+
+def compiler_version(compiler: Path) -> str:
+    """What the compiler says of itself."""
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+
+
+def headers_digest(wheel: Wheel) -> str:
+    """A digest of a wheel's headers, from names and CRCs."""
+    infos = [info for name, info in wheel.members.items() if name.startswith(HEADERS)]
+    return _digest(sorted((info.filename, info.CRC, info.file_size) for info in infos))
+
+
+def unpack_headers(wheel: Wheel, target: Path, prefix: str) -> Path:
+    """Unpack the members below a prefix into `target`, once."""
+    if not target.exists():
+        with files.folder_beside(target) as temporary:
+            names = [
+                name for name in wheel.members if name.startswith(prefix) and not name.endswith("/")
+            ]
+            wheel.zip.extractall(temporary, names)
+    return target
+
+
+def unpack_headers_of(path: Path) -> Path:
+    """The include folder of one of NVIDIA's wheels, unpacked next to it in the download cache."""
+    with Wheel(path) as wheel:
+        roots = {
+            str(PurePosixPath(*parts[: parts.index("include") + 1]))
+            for name in wheel.members
+            if "include" in (parts := PurePosixPath(name).parts)
+            and name.endswith(layout.HEADER_SUFFIXES)
+        }
+        if len(roots) != 1:
+            raise CompileError(f"{path.name} has {len(roots)} include folders, one is expected")
+        root = roots.pop()
+        return unpack_headers(wheel, path.parent / "headers", f"{root}/") / root
+
+
+def write_tree(folder: Path, texts: dict[str, str]) -> None:
+    """Make a folder hold exactly these files, touching only those that differ."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in texts:
+            path.unlink()
+    for name, text in texts.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            files.write_text(path, text)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
+    """Configure and build; return the library.
+
+    Raises:
+        CompileError: with the compiler's first errors.
+    """
+    output = tree / "cmake"
+    tools = Path(sys.prefix) / "bin"
+    definitions = [f"-D{name}={value}" for name, value in settings.items()]
+    configure = [tools / "cmake", "-G", "Ninja", "-S", paths.BUILD, "-B", output, *definitions]
+    commands = (
+        [*configure, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-DCMAKE_BUILD_TYPE=None"],
+        [tools / "cmake", "--build", output, "--target", "torch_lms"],
+    )
+    log = tree / "compile.log"
+    text = ""
+    for command in commands:
+        result = subprocess.run(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        text += result.stdout
+        files.write_text(log, text)
+        if result.returncode != 0:
+            errors = _errors(result.stdout.replace(f"{tree}/", ""))
+            raise CompileError(f"{LIBRARY} does not compile:\n{errors}", f"Full output: {log}")
+    return output / LIBRARY
+
+
+def _errors(output: str) -> str:
+    """The compiler's own lines, without the commands and the progress that Ninja prints."""
+    noise = re.compile(r"\[\d+/\d+\]|FAILED: |ninja: |/\S+ .* -c \S+$")
+    lines = [line for line in output.splitlines() if not noise.match(line)]
+    return "\n".join(f"  {line}" for line in lines[:SHOWN_ERROR_LINES])
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,89 @@
+"""Fetching pinned files into the download cache.
+
+The cache holds each file under its sha256 and only complete, checked files: pip downloads into a
+staging folder beside it, and one rename publishes the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lms_cli import files, locks, paths, pip
+from lms_cli.errors import IntegrityError, LmsError
+from lms_cli.releases import OfficialWheel
+
+
+def fetch_official(wheel: OfficialWheel) -> Path:
+    """Path of an official wheel in the cache, downloaded if it is not there.
+
+    Raises:
+        NetworkError, IntegrityError, SpaceError: it cannot be had; nothing is left behind.
+    """
+    cached = paths.downloads() / wheel.sha256 / wheel.filename
+    if cached.is_file() and cached.stat().st_size == wheel.size:
+        return cached
+    files.require_space(
+        paths.downloads(), wheel.size + wheel.size // 10, f"downloading {wheel.filename}"
+    )
+    target = [
+        f"--python-version={wheel.python.removeprefix('cp').rstrip('t')}",
+        f"--abi={wheel.python}",
+        f"--platform={wheel.platform}",
+        "--implementation=cp",
+    ]
+    return _download(f"torch=={wheel.version}", (wheel.sha256,), target)
+
+
+def fetch_locked(lock: Path, package: str) -> Path:
+    """Path of the wheel of a locked package for this machine, downloaded if it is not in the cache.
+
+    Raises:
+        LmsError: the lock does not have the package.
+        NetworkError, IntegrityError, SpaceError: it cannot be had; nothing is left behind.
+    """
+    pin = locks.read(lock).get(package)
+    if pin is None:
+        raise LmsError(
+            f"{lock} has no package {package}",
+            "Add it and lock again: see scripts/locks/README.md.",
+        )
+    return _cached(pin.sha256) or _download(f"{pin.name}=={pin.version}", pin.sha256, [])
+
+
+def _cached(hashes: tuple[str, ...]) -> Path | None:
+    for sha256 in hashes:
+        for path in (paths.downloads() / sha256).glob("*.whl"):
+            return path
+    return None
+
+
+def _download(requirement: str, hashes: tuple[str, ...], target: list[str]) -> Path:
+    cache = paths.downloads()
+    with files.workspace(cache) as staging:
+        pinned = staging / "pinned.txt"
+        pinned.write_text(
+            f"{requirement} {' '.join(f'--hash=sha256:{sha256}' for sha256 in hashes)}\n"
+        )
+        command = [
+            "download",
+            "--no-deps",
+            "--no-cache-dir",
+            "--only-binary=:all:",
+            "--require-hashes",
+        ]
+        pip.run(
+            Path(sys.executable),
+            [*command, *target, f"--dest={staging}", f"--requirement={pinned}"],
+            f"download {requirement}",
+        )
+        downloaded = next(staging.glob("*.whl"))
+        sha256 = files.sha256_of(downloaded)
+        if sha256 not in hashes:
+            raise IntegrityError(
+                f"{downloaded.name} has sha256 {sha256}, pinned is {' or '.join(hashes)}"
+            )
+        published = cache / sha256 / downloaded.name
+        published.parent.mkdir(exist_ok=True)
+        downloaded.replace(published)
+    return published

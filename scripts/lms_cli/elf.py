@@ -1,0 +1,69 @@
+"""What a shared library needs and what it provides, read from its dynamic section."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import IO, Any
+
+SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
+UNDEFINED_SECTION = 0
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a library asks of others."""
+
+    libraries: tuple[str, ...]  # DT_NEEDED
+    run_path: str  # DT_RPATH or DT_RUNPATH
+    symbols: frozenset[str]  # undefined, not weak, without a version
+    versions: dict[str, frozenset[str]]  # symbol versions by library: libc.so.6 -> GLIBC_2.28
+
+
+def needs(stream: IO[bytes]) -> Needs:
+    """Read what a library needs."""
+    from auditwheel.elfutils import elf_find_versioned_symbols
+    from elftools.elf.elffile import ELFFile
+
+    elf = ELFFile(stream)
+    dynamic: Any = elf.get_section_by_name(".dynamic")
+    tags = list(dynamic.iter_tags())
+    versions: dict[str, set[str]] = {}
+    for library, version in elf_find_versioned_symbols(elf):
+        versions.setdefault(library, set()).add(version)
+    symbols: Any = elf.get_section_by_name(".dynsym")
+    version_of: Any = elf.get_section_by_name(".gnu.version")
+    undefined = set()
+    for number, symbol in enumerate(symbols.iter_symbols()):
+        unversioned = version_of is None or version_of.get_symbol(number)["ndx"] in (
+            "VER_NDX_LOCAL",
+            "VER_NDX_GLOBAL",
+        )
+        is_undefined = symbol["st_shndx"] == "SHN_UNDEF"
+        is_strong = symbol["st_info"]["bind"] == "STB_GLOBAL"
+        if symbol.name and is_undefined and is_strong and unversioned:
+            undefined.add(symbol.name)
+    return Needs(
+        libraries=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
+        run_path=next((tag.rpath for tag in tags if tag.entry.d_tag == "DT_RPATH"), "")
+        or next((tag.runpath for tag in tags if tag.entry.d_tag == "DT_RUNPATH"), ""),
+        symbols=frozenset(undefined),
+        versions={library: frozenset(names) for library, names in versions.items()},
+    )
+
+
+def provided(stream: IO[bytes], wanted: frozenset[str]) -> set[str]:
+    """Those of the wanted symbols that a library defines, found without an object for each."""
+    from elftools.elf.elffile import ELFFile
+
+    elf = ELFFile(stream)
+    symbols: Any = elf.get_section_by_name(".dynsym")
+    names: bytes = elf.get_section(symbols["sh_link"]).data()
+    encoded = {name.encode() for name in wanted}
+    found = set()
+    for name, _info, _other, section, _value, _size in SYMBOL.iter_unpack(symbols.data()):
+        if section != UNDEFINED_SECTION:
+            text = names[name : names.index(b"\0", name)]
+            if text in encoded:
+                found.add(text.decode())
+    return found

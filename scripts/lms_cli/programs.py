@@ -1,0 +1,56 @@
+"""Running PyTorch programs: which variables turn LMS and the simulated device on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lms_cli import simulate
+from lms_cli.lms_environment import Environment
+
+MODES = {"off": None, "on": "1", "chaos": "chaos"}  # value of PYTORCH_LMS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a program."""
+
+    lms: str  # a key of MODES
+    device: str  # cuda or sim
+    capacity: int | None = None  # bytes of each simulated device
+    devices: int = 1  # simulated
+    kernels: str = "inline"  # simulated: inline or async
+    limit: int | None = None  # bytes of device memory that LMS may use
+
+
+def variables(environment: Environment, settings: Settings) -> dict[str, str]:
+    """The environment variables of a program.
+
+    Raises:
+        CompileError: the simulated device does not build.
+    """
+    result = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTHONHOME")
+    }
+    result["PATH"] = f"{environment.folder / 'bin'}{os.pathsep}{result.get('PATH', '')}"
+    result["VIRTUAL_ENV"] = str(environment.folder)
+    mode = MODES[settings.lms]
+    if mode is not None:
+        result["PYTORCH_LMS"] = mode
+    if settings.limit is not None:
+        result["PYTORCH_LMS_LIMIT"] = str(settings.limit)
+    if settings.device == "sim":
+        capacity = DEFAULT_CAPACITY if settings.capacity is None else settings.capacity
+        return simulate.variables(
+            simulate.build(environment),
+            result,
+            capacity=capacity,
+            devices=settings.devices,
+            kernels=settings.kernels,
+        )
+    return result
+
+
+DEFAULT_CAPACITY = 1 << 30  # bytes

@@ -1,0 +1,50 @@
+"""The environment that the `lms` command itself runs in: pinned libraries.
+
+A fresh machine has only Python. The first run makes `.lms/tools-<hash>` from
+`scripts/locks/tools.lock` and starts the command again inside it. Everything here works without any
+third-party library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from lms_cli import environments, files, paths, pip
+
+LOCK = paths.LOCKS / "tools.lock"
+
+
+def ensure(arguments: list[str]) -> None:
+    """Return if this process has the tools, else replace it by one that has."""
+    folder = tools_folder()
+    if Path(sys.prefix) == folder:
+        return
+    python = make(folder)
+    sys.stderr.flush()
+    os.execv(python, [str(python), str(paths.SCRIPT), *arguments])
+
+
+def tools_folder() -> Path:
+    """Folder of the tools environment for this Python and this lock file."""
+    key = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    return paths.home().resolve() / f"tools-{key}"
+
+
+def make(folder: Path, lock: Path = LOCK, purpose: str = "the tools of this command") -> Path:
+    """Make an environment of locked packages unless it is there; return its Python."""
+    python = folder / "bin" / "python"
+    with files.locked(folder):
+        if environments.is_complete(folder):
+            return python
+        print(f"lms: installing {purpose} into {folder}", file=sys.stderr)
+        environments.create_venv(folder, with_pip=True)
+        pip.run(
+            python,
+            ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(lock)],
+            f"install {purpose}",
+        )
+        environments.mark_complete(folder)
+    return python

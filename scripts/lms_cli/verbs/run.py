@@ -1,0 +1,126 @@
+"""`lms run`: run a PyTorch program in the LMS environment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lms_cli import paths
+
+
+def configure_parser(subparsers: Any) -> None:
+    """Describe the verb's command line."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a PyTorch program with LMS",
+        description="Run a PyTorch program with LMS, on the simulated device if there is no GPU. "
+        "The exit status is the program's.",
+    )
+    parser.add_argument(
+        "--lms",
+        choices=("on", "off", "chaos"),
+        default="on",
+        help="chaos pages out after every operator",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("sim", "cuda"),
+        help="default: cuda if this machine has a GPU, else sim",
+    )
+    parser.add_argument(
+        "--capacity", metavar="64M", help="memory of a simulated device (default: 1G)"
+    )
+    parser.add_argument(
+        "--devices", type=int, metavar="N", help="number of simulated devices (default: 1)"
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("inline", "async"),
+        help="when simulated kernels run (default: inline)",
+    )
+    parser.add_argument(
+        "--limit", metavar="SIZE", help="device memory that LMS may use, for example 4G"
+    )
+    parser.add_argument(
+        "--with",
+        dest="packages",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="install it first; repeatable",
+    )
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        metavar="DIR",
+        help="a virtual environment of yours that has the LMS wheel",
+    )
+    parser.add_argument(
+        "--release", metavar="RELEASE", help="release of PyTorch (default: the newest)"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python program (or -- -m MODULE)")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Replace this process by the program's, so that its status and signals are the program's."""
+    import os
+    import sys
+
+    from lms_cli import lms_environment, programs
+
+    settings = settings_of(args)
+    if not args.script.startswith("-") and not Path(args.script).is_file():
+        from lms_cli.errors import UsageError
+
+        raise UsageError(f"there is no program {args.script}")
+    environment = environment_of(args)
+    lms_environment.installed_version(environment)
+    variables = programs.variables(environment, settings)
+    environment = lms_environment.with_packages(environment, args.packages)
+    python = str(environment.python)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(python, [python, args.script, *args.arguments], variables)
+
+
+def settings_of(args: argparse.Namespace) -> Any:
+    """The settings that the command line asks for.
+
+    Raises:
+        UsageError: options that do not fit together, or are no sizes.
+    """
+    from lms_cli import programs, simulate
+    from lms_cli.errors import UsageError
+
+    device = args.device or simulate.default_device()
+    simulated = {"capacity": args.capacity, "devices": args.devices, "kernels": args.kernels}
+    given = [f"--{name}" for name, value in simulated.items() if value is not None]
+    if device == "cuda" and given:
+        raise UsageError(
+            f"{', '.join(given)}: only for the simulated device",
+            "Add --device sim, or use --limit.",
+        )
+    return programs.Settings(
+        lms=args.lms,
+        device=device,
+        capacity=None if args.capacity is None else simulate.parse_size(args.capacity),
+        devices=args.devices or 1,
+        kernels=args.kernels or "inline",
+        limit=None if args.limit is None else simulate.parse_size(args.limit),
+    )
+
+
+def environment_of(args: argparse.Namespace) -> Any:
+    """The user's environment, or ours made up to date."""
+    from lms_cli import lms_environment, releases
+
+    if args.environment is not None:
+        return lms_environment.Environment(args.environment.absolute())
+    patches = paths.PATCHES
+    release = releases.find(args.release, patches) if args.release else releases.newest(patches)
+    return lms_environment.ensure(release)

@@ -1,0 +1,40 @@
+"""`lms test`: run all the tests."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lms_cli import paths
+
+
+def configure_parser(subparsers: Any) -> None:
+    """Describe the verb's command line."""
+    parser = subparsers.add_parser(
+        "test",
+        help="run all the tests",
+        description="Make everything and run all the tests and lints. Arguments go to pytest.",
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="PYTEST ARGS")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run pytest in the LMS environment; the exit status is pytest's."""
+    import os
+    import subprocess
+
+    from lms_cli import lms_environment, releases, simulate, toolbox
+
+    release = releases.newest(paths.PATCHES)
+    environment = lms_environment.ensure(release)
+    lint_lock = paths.LOCKS / "lint.lock"
+    linters = toolbox.make(paths.home().resolve() / "lint", lint_lock, "the linters")
+    variables = {
+        **os.environ,
+        "PATH": f"{environment.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LMS_LINTERS": str(linters.parent),
+        "LMS_SIMCUDA_BUILD": str(simulate.build(environment)),
+    }
+    command = [str(environment.python), "-m", "pytest", *(args.arguments or ["--numprocesses=2"])]
+    return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode

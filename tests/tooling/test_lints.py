@@ -1,0 +1,63 @@
+"""The linters, as tests: formatting and static checks of everything that is written here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from lms_cli import paths, toolbox
+
+CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
+CXX_FOLDERS = ("patches/files", "tests")
+
+
+@pytest.fixture
+def linters() -> Path:
+    """Folder of the pinned linters."""
+    if folder := os.environ.get("LMS_LINTERS"):
+        return Path(folder)
+    pytest.skip("`./scripts/lms test` installs the linters and says where they are")
+
+
+def check(*command: str | Path) -> None:
+    result = subprocess.run(
+        [str(word) for word in command], cwd=paths.ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+
+
+def tracked(*suffixes: str) -> list[str]:
+    """Files of the repository, the not yet committed ones too."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True)
+    names = listed.stdout.splitlines()
+    return [name for name in names if name.endswith(suffixes) and (paths.ROOT / name).is_file()]
+
+
+def test_ruff(linters: Path) -> None:
+    check(linters / "ruff", "check", ".", "scripts/lms")
+
+
+def test_ruff_format(linters: Path) -> None:
+    check(linters / "ruff", "format", "--check", ".", "scripts/lms")
+
+
+def test_mypy(linters: Path) -> None:
+    python = toolbox.make(toolbox.tools_folder())
+    check(linters / "mypy", "--python-executable", python)
+
+
+def test_clang_format(linters: Path) -> None:
+    sources = [name for name in tracked(*CXX_SUFFIXES) if name.startswith(CXX_FOLDERS)]
+    if not sources:
+        pytest.skip("there is no C++ here")
+    check(linters / "clang-format", "--dry-run", "-Werror", *sources)
+
+
+def test_shell_scripts_parse() -> None:
+    scripts = [name for name in tracked() if name == ".ci/run" or name.endswith(".sh")]
+    assert ".ci/run" in scripts
+    for script in scripts:
+        check("bash", "-n", script)

@@ -1,0 +1,66 @@
+"""The real thing: the official wheel, the real series, and the environment `lms test` made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lms_cli import builds, lms_environment, paths, releases, toolbox
+
+RELEASE = releases.newest(paths.PATCHES)
+
+
+def lms(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(paths.SCRIPT), *arguments]
+    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    result = lms("build", RELEASE.version)
+    assert result.returncode == 0, result.stderr
+    return Path(result.stdout.splitlines()[-1])
+
+
+def test_every_check_passes(wheel: Path) -> None:
+    result = lms("verify", str(wheel))
+    assert result.returncode == 0, result.stdout + result.stderr
+    outcomes = [line.split()[0] for line in result.stdout.splitlines()[1:]]
+    assert outcomes == ["pass"] * len(outcomes)
+
+
+def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> None:
+    tools = toolbox.tools_folder()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / tools.name).symlink_to(tools)
+    out = tmp_path / "out"
+    result = lms("build", RELEASE.version, "--out", str(out), LMS_HOME=str(tmp_path / "home"))
+    assert result.returncode == 0, result.stderr
+    assert "compiling" in result.stderr
+    again = out / wheel.name
+    assert builds.files.sha256_of(again) == builds.files.sha256_of(wheel)
+    again.unlink()
+
+
+def test_it_imports_without_a_device() -> None:
+    environment = lms_environment.of(RELEASE)
+    code = "import torch; print(torch.__version__, torch.version.git_version)"
+    command = [str(environment.python), "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{RELEASE.lms_version} {RELEASE.commit}\n", result.stderr
+
+
+def test_a_program_runs_on_the_simulated_device(tmp_path: Path) -> None:
+    program = tmp_path / "add.py"
+    program.write_text(
+        "import sys, torch\n"
+        "a = torch.arange(5, device='cuda:1')\n"
+        "print((a + 1).sum().item(), torch.cuda.device_count(), torch.cuda.get_enabled_lms())\n"
+        "sys.exit(3)\n"
+    )
+    options = ("--device", "sim", "--devices", "2", "--capacity", "64M")
+    result = lms("run", *options, str(program))
+    assert (result.returncode, result.stdout) == (3, "15 2 True\n"), result.stderr
