@@ -26,7 +26,7 @@ report = {
     "steps": 0 if args.mode == "off" else int(args.steps),
     "losses": [] if args.mode == "off" else [2.5, 2.25],
     "weights_sha256": None if args.mode == "off" else "abc",
-    "peak_bytes": %(need)d,
+    "needed_bytes": %(need)d,
     "peak_device_bytes": int(limit) if limit else %(need)d,
     "paged_in_bytes": 3 << 20,
     "paged_out_bytes": 5 << 20,
