@@ -153,6 +153,7 @@ void* Allocator::allocate_with_room(
   const Request growth{growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
   auto source = AllocSource::kFreeList;
   auto retry = kRetries.begin();
+  uint64_t generation = device.generation();
   while (true) {
     std::string error;
     try {
@@ -171,6 +172,11 @@ void* Allocator::allocate_with_room(
       reclaimed = device.reclaim(growth, retry->first) > 0;
       source = retry->second;
       ++retry;
+    }
+    if (!reclaimed && device.wait_for_others(generation)) {
+      reclaimed = true;
+      retry = kRetries.begin();
+      generation = device.generation();
     }
     TORCH_CHECK_WITH(
         OutOfMemoryError, reclaimed, error, "\n", device.describe_memory());

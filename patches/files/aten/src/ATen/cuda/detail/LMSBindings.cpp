@@ -78,12 +78,10 @@ PinGuard::PinGuard(const c10::Storage& storage) {
     return;
   }
   const auto index = storage.device().index();
-  Pins pins;
-  Device::get(index).enter(
+  const Pins pins = Device::get(index).enter(
       {storage.unsafeGetStorageImpl()},
       c10::cuda::getCurrentCUDAStream(index).stream(),
-      /*adopt=*/true,
-      pins);
+      /*adopt=*/true);
   pinned_ = pins.empty() ? nullptr : pins.front();
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -20,6 +21,17 @@ std::array<std::atomic<Device*>, C10_COMPILE_TIME_MAX_GPUS> devices{};
 std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
   return devices.at(static_cast<uint8_t>(index));
 }
+
+// What the calling thread has pinned through `enter` and not given back. A pin
+// that another thread gives back makes it inexact, which can only make
+// wait_for_others wait in vain, for a while, or not at all.
+int64_t& pins_of_this_thread(c10::DeviceIndex index) {
+  static thread_local std::array<int64_t, C10_COMPILE_TIME_MAX_GPUS> pins{};
+  return pins.at(static_cast<uint8_t>(index));
+}
+
+constexpr std::chrono::seconds kLongestWait{10};
+constexpr int kAttempts = 64; // to pin one operator's storages
 
 } // namespace
 
@@ -65,30 +77,44 @@ std::vector<Device*> Device::all() {
   return all;
 }
 
-void Device::enter(
+Pins Device::enter(
     const Storages& storages,
     cudaStream_t stream,
-    bool adopt_new,
-    Pins& pins) {
+    bool adopt_new) {
   if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
     set_uses_several_streams();
   }
-  const size_t first = pins.size();
-  c10::SmallVector<ManagedStorage*, 8> absent;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return try_enter(storages, stream, adopt_new);
+    } catch (const c10::OutOfMemoryError&) {
+      // Two threads may each hold what the other one needs. This one's pins are
+      // given back by now, so the other can go on, and it may try again then.
+      if (attempt == kAttempts || !others_hold_pins()) {
+        throw;
+      }
+    }
+    wait_for_others(generation());
+  }
+}
+
+Pins Device::try_enter(
+    const Storages& storages,
+    cudaStream_t stream,
+    bool adopt_new) {
+  Pins pins;
+  Pins absent;
   Pins ahead;
   try {
     {
       Lock lock(*this);
-      c10::SmallVector<Page*, 8> pages;
       for (c10::StorageImpl* storage : storages) {
         disarm_if_stale(storage);
         ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
         if (!record) {
           continue;
         }
-        add_pin(record);
-        pins.push_back(record);
-        pages.push_back(record);
+        take_pin(record, pins);
         if (C10_UNLIKELY(is_capturing())) {
           hold_in_capture(record);
         } else if (record->state == ManagedStorage::State::kResident) {
@@ -97,11 +123,11 @@ void Device::enter(
           absent.push_back(record);
         }
       }
+      const c10::SmallVector<Page*, 8> pages(pins.begin(), pins.end());
       std::vector<Page*> fetch;
       policy_->on_operator(pages.data(), pages.size(), fetch);
       for (Page* page : fetch) {
-        ahead.push_back(static_cast<ManagedStorage*>(page));
-        add_pin(ahead.back());
+        take_pin(static_cast<ManagedStorage*>(page), ahead);
       }
     }
     for (ManagedStorage* record : absent) {
@@ -110,12 +136,20 @@ void Device::enter(
       note_use(record, stream);
     }
   } catch (...) {
-    ahead.append(pins.begin() + static_cast<ptrdiff_t>(first), pins.end());
-    pins.resize(first);
+    ahead.append(pins.begin(), pins.end());
     leave(ahead, {});
     throw;
   }
   fetch_ahead(ahead);
+  return pins;
+}
+
+// Pins for an operator: the pin is counted as one that will be given back.
+void Device::take_pin(ManagedStorage* record, Pins& pins) {
+  pins.push_back(record);
+  add_pin(record);
+  ++operator_pins_;
+  ++pins_of_this_thread(index_);
 }
 
 // Starts the page-ins that the policy asked for. They are a guess, so they may
@@ -134,15 +168,59 @@ void Device::fetch_ahead(const Pins& ahead) {
 }
 
 void Device::leave(const Pins& pins, const Storages& fresh) noexcept {
-  Freed freed;
+  Freed freed(*this);
   Lock lock(*this);
   for (ManagedStorage* record : pins) {
     drop_pin(record, freed);
+  }
+  if (!pins.empty()) {
+    operator_pins_ -= static_cast<int64_t>(pins.size());
+    pins_of_this_thread(index_) -= static_cast<int64_t>(pins.size());
+    note_change();
   }
   for (c10::StorageImpl* storage : fresh) {
     disarm_if_stale(storage);
     adopt(storage);
   }
+}
+
+void Device::note_change() noexcept {
+  ++generation_;
+  if (waiters_.load() > 0) {
+    changed_.notify_all();
+  }
+}
+
+bool Device::others_hold_pins() {
+  Lock lock(*this);
+  return letting_go_.load() > 0 || operator_pins_ > pins_of_this_thread(index_);
+}
+
+bool Device::wait_for_others(uint64_t seen) {
+  ++waiters_;
+  bool changed = false;
+  {
+    Lock lock(*this);
+    const int64_t own = pins_of_this_thread(index_);
+    waiting_pins_ += own;
+    changed_.notify_all(); // the others may wait for this thread's pins
+    // The host waits because the memory it needs is in use by operators that
+    // other threads are launching right now. It looks every so often, since a
+    // change may be announced without the mutex. With no pins of its own it
+    // waits for threads that wait too: the first of them to give up moves on.
+    const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
+    auto is_hopeful = [&] {
+      const int64_t hopeless = own == 0 ? 0 : waiting_pins_;
+      return letting_go_.load() > 0 || operator_pins_ > hopeless;
+    };
+    while (!(changed = generation() != seen) && is_hopeful() &&
+           std::chrono::steady_clock::now() < give_up) {
+      lock.wait_for(changed_, std::chrono::milliseconds{1});
+    }
+    waiting_pins_ -= own;
+  }
+  --waiters_;
+  return changed;
 }
 
 // The record of the storage, made if it has none and LMS can manage it: its
@@ -245,7 +323,7 @@ void Device::hold_in_capture(ManagedStorage* record) {
 }
 
 void Device::hold(ManagedStorage* record) {
-  Freed freed;
+  Freed freed(*this);
   {
     Lock lock(*this);
     if (record->held) {
@@ -281,7 +359,7 @@ void Device::release(c10::StorageImpl* storage) {
     Lock lock(*this);
     add_pin(record);
   }
-  Freed freed;
+  Freed freed(*this);
   try {
     page_in(record);
     Lock lock(*this);
@@ -309,11 +387,11 @@ void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
     return; // CUDA and its locks belong to the parent process
   }
-  Freed freed;
+  Freed freed(*this);
   Lock lock(*this);
   if (record->state == ManagedStorage::State::kResident) {
     freed.recorded = record->recorded;
-    freed.memory.push_back(detach_memory(record));
+    freed.add(detach_memory(record));
     freed.recorded_in = &freed.memory.back();
   }
   const bool is_pinned = record->pins > 0;

@@ -5,7 +5,9 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,11 +52,7 @@ class Device {
   // Pins the storages, adopting those not managed yet if `adopt`, and pages in
   // what is not resident; later work on `stream` sees the bytes. If it throws
   // no pin is left behind; c10::OutOfMemoryError when there is no room.
-  void enter(
-      const Storages& storages,
-      cudaStream_t stream,
-      bool adopt,
-      Pins& pins);
+  Pins enter(const Storages& storages, cudaStream_t stream, bool adopt);
   // Gives the pins back and starts to manage the new storages.
   void leave(const Pins& pins, const Storages& fresh) noexcept;
 
@@ -80,6 +78,15 @@ class Device {
   size_t reclaim(const Request& request, Scope scope) noexcept;
   // True if serving the request takes memory beyond the limit.
   bool must_reclaim(size_t bytes);
+
+  // Counts the times that memory or pins were given back.
+  uint64_t generation() const {
+    return generation_.load();
+  }
+  // Waits on the host until the generation is no longer `seen`, because other
+  // threads' operators hold what an allocation needs. False if no other thread
+  // is about to give anything back: all that hold pins are waiting here too.
+  bool wait_for_others(uint64_t seen);
 
   // --- settings and reports ---
 
@@ -110,9 +117,13 @@ class Device {
 
   // The rest is called with the mutex held, except where noted.
 
+  Pins try_enter(const Storages& storages, cudaStream_t stream, bool adopt);
+  bool others_hold_pins(); // without the mutex
+  void take_pin(ManagedStorage* storage, Pins& pins);
   ManagedStorage* adopt(c10::StorageImpl* storage);
   void add_pin(ManagedStorage* storage);
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
+  void note_change() noexcept; // with or without the mutex
   // Work on the stream is about to use the resident bytes.
   void note_use(ManagedStorage* storage, cudaStream_t stream);
   void hold_in_capture(ManagedStorage* storage);
@@ -136,6 +147,13 @@ class Device {
   const c10::DeviceIndex index_;
   std::mutex mutex_;
   std::condition_variable arrived_; // a storage left State::kArriving
+
+  std::condition_variable changed_; // the generation or the waiters did
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> letting_go_{0}; // threads with a Freed that is not empty
+  std::atomic<int> waiters_{0}; // threads in wait_for_others
+  int64_t operator_pins_ = 0; // pins taken by `enter`
+  int64_t waiting_pins_ = 0; // the part that belongs to waiting threads
 
   std::vector<ManagedStorage*> records_;
   Layout layout_;

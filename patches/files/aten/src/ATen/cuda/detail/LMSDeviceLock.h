@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -15,17 +16,32 @@ namespace at::cuda::lms {
 struct Device::Freed {
   std::vector<c10::DataPtr> memory;
   std::vector<std::unique_ptr<ManagedStorage>> records;
+  Device& device;
+  bool is_letting_go = false;
   // Streams that the allocator must wait for before it reuses `recorded_in`.
   c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
   const c10::DataPtr* recorded_in = nullptr;
 
-  Freed() = default;
+  explicit Freed(Device& owner) : device(owner) {}
   Freed(const Freed&) = delete;
   Freed& operator=(const Freed&) = delete;
   ~Freed() {
     for (const auto& stream : recorded) {
       Allocator::get().native().recordStream(*recorded_in, stream);
     }
+    memory.clear();
+    if (is_letting_go) {
+      --device.letting_go_;
+      device.note_change();
+    }
+  }
+
+  void add(c10::DataPtr data_ptr) {
+    if (!is_letting_go) {
+      is_letting_go = true;
+      ++device.letting_go_;
+    }
+    memory.push_back(std::move(data_ptr));
   }
 };
 
@@ -47,6 +63,11 @@ class Device::Lock {
   template <class Predicate>
   void wait(std::condition_variable& condition, Predicate predicate) {
     condition.wait(lock_, predicate);
+  }
+
+  template <class Duration>
+  void wait_for(std::condition_variable& condition, Duration duration) {
+    condition.wait_for(lock_, duration);
   }
 
   // True if the calling thread holds the lock of some Device.

@@ -90,13 +90,12 @@ class OperatorScope {
     try {
       while (!touched.empty()) {
         const auto index = touched.front().device;
-        pinned_.push_back({&Device::get(index), {}});
-        auto& [device, pins] = pinned_.back();
-        device->enter(
+        Device& device = Device::get(index);
+        pinned_.push_back({&device, {}});
+        pinned_.back().second = device.enter(
             take_device(touched, index),
             c10::cuda::getCurrentCUDAStream(index).stream(),
-            /*adopt=*/adoption_pauses == 0,
-            pins);
+            /*adopt=*/adoption_pauses == 0);
       }
     } catch (...) {
       leave();

@@ -106,7 +106,7 @@ bool Device::page_out(ManagedStorage* record, Freed& freed) {
   record->host = host;
   record->users.clear();
   record->arrival = nullptr;
-  freed.memory.push_back(detach_memory(record));
+  freed.add(detach_memory(record));
   record->state = ManagedStorage::State::kPagedOut;
   const auto bytes = static_cast<int64_t>(record->bytes);
   stats_.paged_out_bytes.add(bytes);
@@ -191,7 +191,7 @@ size_t Device::reclaim(const Request& request, Scope scope) noexcept {
   if (is_capturing()) {
     return 0;
   }
-  Freed freed;
+  Freed freed(*this);
   size_t count = 0;
   try {
     Lock lock(*this);
@@ -234,8 +234,7 @@ void Device::bring_all_back() {
   }
   // All are made resident before the first is let go, so that a failure
   // leaves everything managed.
-  Pins pins;
-  enter(raw, /*stream=*/nullptr, /*adopt=*/false, pins);
+  const Pins pins = enter(raw, /*stream=*/nullptr, /*adopt=*/false);
   try {
     for (c10::StorageImpl* storage : raw) {
       release(storage);

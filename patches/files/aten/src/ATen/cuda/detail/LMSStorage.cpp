@@ -26,8 +26,7 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 
 void pin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
-  Pins pins;
-  record->device.enter({record->impl()}, record->home, /*adopt=*/false, pins);
+  record->device.enter({record->impl()}, record->home, /*adopt=*/false);
 }
 
 void unpin_hook(c10::lms::Context* context) {
