@@ -7,11 +7,26 @@ import json
 import os
 from pathlib import Path
 
-from lms_cli import compile, download, files, graft, paths, progress, series, verify
+from lms_cli import (
+    compile,
+    download,
+    elf,
+    files,
+    graft,
+    layout,
+    paths,
+    progress,
+    series,
+    verify,
+    wheelfile,
+    zipcheck,
+)
 from lms_cli.errors import VerifyError
 from lms_cli.releases import Release
 from lms_cli.wheelfile import Wheel
 
+# A change in one of these may change the wheel, or what is checked of it.
+MAKERS = (compile, elf, graft, layout, series, verify, wheelfile, zipcheck)
 WHEEL_SPACE = 1_500_000_000  # bytes: a wheel, its temporary copy, headers and objects
 
 
@@ -74,7 +89,7 @@ def report(path: Path, patches: Path) -> None:
 
 
 def _inputs(release: Release, loaded: series.Series, official_sha256: str) -> str:
-    tools = [*sorted(Path(__file__).parent.glob("*.py")), compile.PROJECT, release.lock]
+    tools = [*(Path(str(module.__file__)) for module in MAKERS), compile.PROJECT, release.lock]
     parts = [
         release,
         loaded.digest(),

@@ -36,7 +36,7 @@ class Outcome:
     steps: int
     losses: tuple[float, ...]
     weights_sha256: str
-    peak_bytes: int  # the most that tensors took at once, wherever they were
+    needed_bytes: int  # the most that tensors took at once; 0 unless the device was unlimited
     peak_device_bytes: int  # the most device memory in use
     paged_in_bytes: int
     paged_out_bytes: int
@@ -54,8 +54,8 @@ class Outcome:
                 status=row["status"],
                 steps=row["steps"],
                 losses=tuple(row["losses"]),
-                weights_sha256=row["weights_sha256"] or "",
-                peak_bytes=row["peak_bytes"],
+                weights_sha256=row["weights_sha256"],
+                needed_bytes=row["needed_bytes"],
                 peak_device_bytes=row["peak_device_bytes"],
                 paged_in_bytes=row["paged_in_bytes"],
                 paged_out_bytes=row["paged_out_bytes"],
@@ -80,7 +80,7 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """Peak need over the device memory used with LMS."""
-        return self.unlimited.peak_bytes / max(1, self.on.peak_device_bytes)
+        return self.unlimited.needed_bytes / max(1, self.on.peak_device_bytes)
 
     @property
     def weights_identical(self) -> bool:
@@ -110,7 +110,7 @@ def compare(
 ) -> Comparison:
     """Train a model three times, on memory that is its own peak need over `ratio`."""
     unlimited = _train(environment, model, "unlimited", steps, device, None)
-    capacity = int(unlimited.peak_bytes / ratio) // PAGE * PAGE
+    capacity = int(unlimited.needed_bytes / ratio) // PAGE * PAGE
     return Comparison(
         model=model,
         capacity=capacity,
@@ -160,7 +160,7 @@ def show(comparisons: list[Comparison], device: str) -> None:
     for heading in ("", *(comparison.model for comparison in comparisons)):
         table.add_column(heading, justify="right" if heading else "left")
     rows: tuple[tuple[str, Any], ...] = (
-        ("peak need", lambda c: _mib(c.unlimited.peak_bytes)),
+        ("peak need", lambda c: _mib(c.unlimited.needed_bytes)),
         ("device memory", lambda c: _mib(c.capacity)),
         ("LMS off", lambda c: _status(c.off)),
         ("LMS on", lambda c: _status(c.on)),
@@ -198,7 +198,7 @@ def draw(environment: Environment, comparison: Comparison) -> Path:
     picture = comparison.report.with_name(f"{comparison.model}.png")
     arguments = [
         *("--report", str(comparison.report), "--out", str(picture), "--title", comparison.model),
-        *("--capacity", str(comparison.capacity), "--need", str(comparison.unlimited.peak_bytes)),
+        *("--capacity", str(comparison.capacity), "--need", str(comparison.unlimited.needed_bytes)),
     ]
     command = [str(environment.python), str(PLOT), *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
