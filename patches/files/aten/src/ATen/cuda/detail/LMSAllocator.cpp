@@ -1,0 +1,246 @@
+#include <ATen/cuda/detail/LMSAllocator.h>
+
+#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+// The caching allocator's growth steps, bytes: kSmallBuffer, kLargeBuffer,
+// kMinLargeAlloc and kRoundLarge of its AllocatorConfig.h.
+constexpr size_t kSmallBuffer = size_t{2} << 20;
+constexpr size_t kLargeBuffer = size_t{20} << 20;
+constexpr size_t kMinLargeAlloc = size_t{10} << 20;
+constexpr size_t kRoundLarge = size_t{2} << 20;
+
+thread_local CurrentRequest* current_request = nullptr;
+
+size_t round_to_block(size_t bytes) {
+  return (bytes + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
+}
+
+// Runs inside the native allocator's malloc, its mutex held, when no cached
+// block fits. Returns true if it is worth looking again.
+class ReclaimCallback final : public c10::FreeMemoryCallback {
+ public:
+  bool Execute() override {
+    CurrentRequest* request = CurrentRequest::get();
+    if (!request || !Settings::get().enabled()) {
+      return false;
+    }
+    Device* device = Device::find(request->device);
+    // With history on, a free records Python frames and so takes the GIL,
+    // which must not happen under the allocator's mutex: the request then
+    // fails and is retried outside.
+    if (!device || !device->must_reclaim(request->bytes) ||
+        Allocator::get().native().isHistoryEnabled()) {
+      return false;
+    }
+    const Request wanted{
+        round_to_block(request->bytes),
+        reinterpret_cast<uintptr_t>(request->stream)};
+    if (const size_t count = device->reclaim(wanted, Device::Scope::kWindow)) {
+      request->source = count == 1 ? AllocSource::kReclaimOne
+                                   : AllocSource::kReclaimFragments;
+      return true;
+    }
+    // No window: free whole segments, which the allocator then gives back to
+    // the driver so that it can grow.
+    if (device->reclaim(
+            {growth_for(request->bytes), wanted.stream},
+            Device::Scope::kSegments)) {
+      request->source = AllocSource::kReclaimFragments;
+      return true;
+    }
+    return false;
+  }
+};
+
+REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
+
+} // namespace
+
+bool is_capturing() {
+  return Allocator::get().routes_to_pools() &&
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+      c10::cuda::CaptureStatus::None;
+}
+
+size_t growth_for(size_t bytes) {
+  if (bytes <= kSmallSize) {
+    return kSmallBuffer;
+  }
+  if (bytes < kMinLargeAlloc) {
+    return kLargeBuffer;
+  }
+  return (bytes + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
+}
+
+CurrentRequest::CurrentRequest(
+    c10::DeviceIndex device,
+    size_t bytes,
+    cudaStream_t stream)
+    : device(device), bytes(bytes), stream(stream) {
+  current_request = this;
+}
+
+CurrentRequest::~CurrentRequest() {
+  current_request = nullptr;
+}
+
+CurrentRequest* CurrentRequest::get() {
+  return current_request;
+}
+
+void CurrentRequest::note_growth() {
+  if (current_request && current_request->source == AllocSource::kFreeList) {
+    current_request->source = AllocSource::kCudaMalloc;
+  }
+}
+
+Allocator::Allocator()
+    : AllocatorForwarder(c10::cuda::CUDACachingAllocator::get()) {}
+
+Allocator& Allocator::get() {
+  static auto* layer = new Allocator(); // leaked: storages refer to it
+  return *layer;
+}
+
+void Allocator::install() {
+  auto* current = c10::cuda::CUDACachingAllocator::get();
+  if (current == this) {
+    return;
+  }
+  TORCH_CHECK(
+      current == native_ && current->name() == "native",
+      "Large Model Support works on PyTorch's native CUDA caching allocator, "
+      "but this process uses '",
+      current->name(),
+      "'. Remove backend:cudaMallocAsync from PYTORCH_ALLOC_CONF and do not "
+      "call torch.cuda.memory.change_current_allocator.");
+  c10::cuda::CUDACachingAllocator::allocator.store(this);
+  c10::SetAllocator(c10::DeviceType::CUDA, this);
+}
+
+void Allocator::uninstall() {
+  c10::cuda::CUDACachingAllocator::allocator.store(native_);
+  c10::SetAllocator(c10::DeviceType::CUDA, native_);
+}
+
+// Makes more and more room until the allocation succeeds: first by whole
+// segments, then by everything that can leave.
+void* Allocator::allocate_with_room(
+    size_t bytes,
+    cudaStream_t stream,
+    const std::function<void*()>& allocate) {
+  if (bytes == 0 || !Settings::get().enabled()) {
+    return allocate();
+  }
+  using Scope = Device::Scope;
+  constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
+      {{Scope::kSegments, AllocSource::kCudaMallocRetry},
+       {Scope::kAll, AllocSource::kReclaimAll}}};
+  const c10::DeviceIndex index = c10::cuda::current_device();
+  Device& device = Device::get(index);
+  const Request growth{growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
+  auto source = AllocSource::kFreeList;
+  auto retry = kRetries.begin();
+  while (true) {
+    std::string error;
+    try {
+      CurrentRequest request(index, bytes, stream);
+      void* ptr = allocate();
+      device.count(std::max(source, request.source));
+      return ptr;
+    } catch (const c10::OutOfMemoryError& failure) {
+      if (is_capturing()) {
+        throw; // nothing may be copied during a capture
+      }
+      error = failure.what_without_backtrace();
+    }
+    bool reclaimed = false;
+    while (!reclaimed && retry != kRetries.end()) {
+      reclaimed = device.reclaim(growth, retry->first) > 0;
+      source = retry->second;
+      ++retry;
+    }
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, reclaimed, error, "\n", device.describe_memory());
+  }
+}
+
+c10::DataPtr Allocator::allocate_on(
+    c10::DeviceIndex device,
+    size_t bytes,
+    cudaStream_t stream) {
+  c10::cuda::CUDAGuard guard(device);
+  void* ptr = raw_alloc_with_stream(bytes, stream);
+  return {ptr, ptr, raw_deleter(), c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+c10::DataPtr Allocator::allocate(size_t bytes) {
+  c10::DataPtr result;
+  allocate_with_room(
+      bytes, c10::cuda::getCurrentCUDAStream().stream(), [&]() -> void* {
+        result = native_->allocate(bytes);
+        return result.get();
+      });
+  return result;
+}
+
+void* Allocator::raw_alloc(size_t bytes) {
+  return allocate_with_room(
+      bytes, c10::cuda::getCurrentCUDAStream().stream(), [&] {
+        return native_->raw_alloc(bytes);
+      });
+}
+
+void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  return allocate_with_room(bytes, stream, [&] {
+    return native_->raw_alloc_with_stream(bytes, stream);
+  });
+}
+
+void Allocator::beginAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool,
+    std::function<bool(cudaStream_t)> filter) {
+  native_->beginAllocateToPool(device, pool, std::move(filter));
+  ++routed_pools_;
+}
+
+void Allocator::endAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool) {
+  native_->endAllocateToPool(device, pool);
+  --routed_pools_;
+}
+
+void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
+  native_->setMemoryFraction(fraction, index); // checks the value
+  Device::get(index).set_user_fraction(fraction);
+}
+
+double Allocator::getMemoryFraction(c10::DeviceIndex index) {
+  return Device::get(index).user_fraction();
+}
+
+void Allocator::recordStream(
+    const c10::DataPtr& ptr,
+    c10::cuda::CUDAStream stream) {
+  if (ManagedStorage* record = managed(ptr)) {
+    record->device.record_stream(record, stream);
+  } else {
+    native_->recordStream(ptr, stream);
+  }
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCompat.h>
+#include <ATen/cuda/detail/LMSStats.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <functional>
+
+namespace at::cuda::lms {
+
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+// The layer that LMS puts on the native caching allocator while it is enabled:
+// it forwards everything, and where an allocation does not fit in the limit it
+// has storages paged out and tries again.
+//
+// Most room is made from inside the native allocator's malloc, through its
+// FreeMemoryCallback: after its free lists have failed and before it grows.
+class Allocator final : public AllocatorForwarder {
+ public:
+  static Allocator& get();
+
+  // Makes this the process's CUDA allocator, or undoes that. Throws c10::Error
+  // if the present one is not the native caching allocator.
+  void install();
+  void uninstall();
+
+  CUDAAllocator& native() const {
+    return *native_;
+  }
+
+  // Device memory from the blocks of the stream. Throws
+  // c10::OutOfMemoryError.
+  c10::DataPtr allocate_on(
+      c10::DeviceIndex device,
+      size_t bytes,
+      cudaStream_t stream);
+
+  c10::DataPtr allocate(size_t bytes) override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream)
+      override;
+  void beginAllocateToPool(
+      c10::DeviceIndex device,
+      c10::MempoolId_t pool,
+      std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool)
+      override;
+
+  // True while some allocations go to private pools, as in graph captures.
+  bool routes_to_pools() const {
+    return routed_pools_.load(std::memory_order_relaxed) > 0;
+  }
+
+ private:
+  Allocator();
+
+  void* allocate_with_room(
+      size_t bytes,
+      cudaStream_t stream,
+      const std::function<void*()>& allocate);
+
+  std::atomic<int> routed_pools_{0};
+};
+
+// True while the calling thread's current stream is being captured into a CUDA
+// graph. LMS then steps aside: it copies nothing, what the capture touches is
+// held because replays will use its address, and what is not resident is an
+// error.
+bool is_capturing();
+
+// Bytes by which the caching allocator grows to serve a request, by its
+// default settings.
+size_t growth_for(size_t bytes);
+
+// The allocation that the calling thread has asked the layer for, so that code
+// called from inside the native allocator knows it. Stack of at most one.
+struct CurrentRequest {
+  c10::DeviceIndex device;
+  size_t bytes;
+  cudaStream_t stream;
+  AllocSource source = AllocSource::kFreeList;
+
+  CurrentRequest(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
+  CurrentRequest(const CurrentRequest&) = delete;
+  CurrentRequest& operator=(const CurrentRequest&) = delete;
+  ~CurrentRequest();
+
+  // Null if the allocation did not come through the layer.
+  static CurrentRequest* get();
+  // The native allocator took memory from the driver.
+  static void note_growth();
+};
+
+} // namespace at::cuda::lms

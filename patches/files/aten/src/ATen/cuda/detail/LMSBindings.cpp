@@ -1,0 +1,253 @@
+#include <ATen/cuda/LargeModelSupport.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSHostMemory.h>
+#include <ATen/cuda/detail/LMSOperators.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <torch/library.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace at::cuda::lms {
+namespace {
+
+// Storages without a device yet are as they were: LMS adopts on first touch.
+ManagedStorage* record_of(const c10::Storage& storage) {
+  return storage.device_type() == c10::DeviceType::CUDA
+      ? managed(storage.unsafeGetStorageImpl())
+      : nullptr;
+}
+
+void apply_limits(const std::vector<Device*>& devices) {
+  for (Device* device : devices) {
+    device->set_limit(device->requested_limit());
+  }
+}
+
+} // namespace
+
+void set_enabled(bool enabled) {
+  auto& settings = Settings::get();
+  if (enabled) {
+    Allocator::get().install();
+    intercept_operators();
+    apply_limits(Device::all());
+    settings.set_enabled(true);
+    set_thread_enabled(true);
+    return;
+  }
+  const auto devices = Device::all();
+  try {
+    for (Device* device : devices) {
+      device->remove_limit();
+      device->bring_all_back();
+    }
+  } catch (...) {
+    apply_limits(devices);
+    throw;
+  }
+  settings.set_enabled(false);
+  set_thread_enabled(false);
+  for (Device* device : devices) {
+    device->bring_all_back(); // what operators adopted meanwhile
+  }
+  Allocator::get().uninstall();
+  HostMemory::get().trim();
+}
+
+bool is_enabled() {
+  return Settings::get().enabled();
+}
+
+void enable_thread() {
+  set_thread_enabled(Settings::get().enabled());
+}
+
+void* hold(const c10::Storage& storage) {
+  if (ManagedStorage* record = record_of(storage)) {
+    record->device.hold(record);
+  }
+  return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+}
+
+PinGuard::PinGuard(const c10::Storage& storage) {
+  if (!is_enabled() || storage.device_type() != c10::DeviceType::CUDA) {
+    return;
+  }
+  const auto index = storage.device().index();
+  Pins pins;
+  Device::get(index).enter(
+      {storage.unsafeGetStorageImpl()},
+      c10::cuda::getCurrentCUDAStream(index).stream(),
+      /*adopt=*/true,
+      pins);
+  pinned_ = pins.empty() ? nullptr : pins.front();
+}
+
+PinGuard::~PinGuard() {
+  if (pinned_) {
+    pinned_->unpin(pinned_);
+  }
+}
+
+c10::lms::Context* PinGuard::release() {
+  return std::exchange(pinned_, nullptr);
+}
+
+void release(const c10::Storage& storage) {
+  if (ManagedStorage* record = record_of(storage)) {
+    record->device.release(storage.unsafeGetStorageImpl());
+  }
+}
+
+void reclaim_inactive() {
+  for (Device* device : Device::all()) {
+    device->reclaim({}, Device::Scope::kAll);
+  }
+}
+
+namespace {
+
+using StatsDict = c10::Dict<std::string, int64_t>;
+
+void insert(StatsDict& dict, const std::string& name, const Level& level) {
+  dict.insert(name + ".current", level.current);
+  dict.insert(name + ".peak", level.peak);
+  dict.insert(name + ".allocated", level.allocated);
+  dict.insert(name + ".freed", level.freed);
+}
+
+void insert(
+    StatsDict& dict,
+    const std::string& name,
+    const std::array<Level, kPools>& levels) {
+  insert(dict, name + ".all", levels[kAll]);
+  insert(dict, name + ".small_pool", levels[kSmallPool]);
+  insert(dict, name + ".large_pool", levels[kLargePool]);
+}
+
+void insert(StatsDict& dict, const std::string& name, const Traffic& traffic) {
+  dict.insert(name + ".copies", traffic.copies);
+  dict.insert(name + ".bytes", traffic.bytes);
+}
+
+constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
+    kSourceNames{
+        "freelist",
+        "cudamalloc",
+        "reclaim_one",
+        "reclaim_fragments",
+        "reclaim_all",
+        "cudamalloc_retry"};
+
+StatsDict device_stats(int64_t index) {
+  const Device* found = Device::find(static_cast<c10::DeviceIndex>(index));
+  const DeviceStats stats =
+      found ? Device::get(found->index()).stats() : DeviceStats{};
+  const auto host = HostMemory::get().stats();
+  StatsDict dict;
+  insert(dict, "pinned", stats.pinned);
+  insert(dict, "pinned_bytes", stats.pinned_bytes);
+  dict.insert("reclaimed", stats.reclaimed);
+  dict.insert("reclaimed_bytes", stats.reclaimed_bytes);
+  for (size_t i = 0; i < kSourceNames.size(); ++i) {
+    dict.insert(
+        std::string("alloc_distribution.") + kSourceNames[i],
+        stats.alloc_distribution[i]);
+  }
+  insert(dict, "lms.managed", stats.managed);
+  insert(dict, "lms.managed_bytes", stats.managed_bytes);
+  insert(dict, "lms.paged_out_bytes", stats.paged_out_bytes);
+  insert(dict, "lms.page_out", stats.paged_out);
+  insert(dict, "lms.page_in", stats.paged_in);
+  dict.insert("lms.host_bytes.current", static_cast<int64_t>(host.used));
+  dict.insert("lms.host_bytes.peak", static_cast<int64_t>(host.peak_used));
+  dict.insert("lms.host_bytes.reserved", static_cast<int64_t>(host.reserved));
+  dict.insert(
+      "lms.host_bytes.page_locked", static_cast<int64_t>(host.page_locked));
+  dict.insert("lms.host_bytes.limit", static_cast<int64_t>(host.limit));
+  return dict;
+}
+
+void reset_peak_stats(int64_t index) {
+  if (Device* device = Device::find(static_cast<c10::DeviceIndex>(index))) {
+    device->reset_peak_stats();
+  }
+  HostMemory::get().reset_peak();
+}
+
+// Python passes a storage as the address of its StorageImpl (`_cdata`) and
+// keeps it alive during the call.
+c10::Storage storage_at(int64_t cdata) {
+  return {c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
+      reinterpret_cast<c10::StorageImpl*>(cdata))};
+}
+
+} // namespace
+
+TORCH_LIBRARY(lms, m) {
+  m.def("set_enabled(bool enabled) -> ()", set_enabled);
+  m.def("is_enabled() -> bool", is_enabled);
+  m.def("enable_thread() -> ()", enable_thread);
+  m.def("set_chaos(bool chaos) -> ()", [](bool chaos) {
+    Settings::get().set_chaos(chaos);
+  });
+  m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {
+    Device::get(static_cast<c10::DeviceIndex>(i))
+        .set_limit(static_cast<size_t>(bytes));
+  });
+  m.def("set_default_limit(int bytes) -> ()", [](int64_t bytes) {
+    Settings::get().set_default_limit(static_cast<size_t>(bytes));
+    for (Device* device : Device::all()) {
+      device->set_limit(static_cast<size_t>(bytes));
+    }
+  });
+  m.def("apply_limits() -> ()", [] { apply_limits(Device::all()); });
+  m.def("get_limit(int device) -> int", [](int64_t i) {
+    return static_cast<int64_t>(
+        Device::get(static_cast<c10::DeviceIndex>(i)).limit());
+  });
+  m.def("set_min_bytes(int bytes) -> ()", [](int64_t bytes) {
+    Settings::get().set_min_bytes(static_cast<size_t>(bytes));
+  });
+  m.def("get_min_bytes() -> int", [] {
+    return static_cast<int64_t>(Settings::get().min_bytes());
+  });
+  m.def("set_host_limit(int bytes) -> ()", [](int64_t bytes) {
+    HostMemory::get().set_limit(static_cast<size_t>(bytes));
+  });
+  m.def("stats(int device) -> Dict(str, int)", device_stats);
+  m.def("reset_peak_stats(int device) -> ()", reset_peak_stats);
+  m.def("reclaim_inactive() -> ()", reclaim_inactive);
+  m.def("hold(int storage) -> int", [](int64_t cdata) {
+    return reinterpret_cast<int64_t>(hold(storage_at(cdata)));
+  });
+  // The pin is a record's address, 0 for a storage that is not managed.
+  m.def("pin(int storage) -> int", [](int64_t cdata) {
+    return reinterpret_cast<int64_t>(PinGuard(storage_at(cdata)).release());
+  });
+  m.def("unpin(int pin) -> ()", [](int64_t pin) {
+    if (auto* pinned = reinterpret_cast<c10::lms::Context*>(pin)) {
+      pinned->unpin(pinned);
+    }
+  });
+  m.def("adopt(int storage) -> ()", [](int64_t cdata) {
+    const auto storage = storage_at(cdata);
+    Device::get(storage.device().index())
+        .leave({}, {storage.unsafeGetStorageImpl()});
+  });
+  m.def("release(int storage) -> ()", [](int64_t cdata) {
+    release(storage_at(cdata));
+  });
+  m.def("is_resident(int storage) -> bool", [](int64_t cdata) {
+    ManagedStorage* record = record_of(storage_at(cdata));
+    return !record || record->device.is_resident(record);
+  });
+  m.def("pause_adoption() -> ()", pause_adoption);
+  m.def("resume_adoption() -> ()", resume_adoption);
+}
+
+} // namespace at::cuda::lms

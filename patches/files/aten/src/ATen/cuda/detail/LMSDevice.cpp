@@ -1,0 +1,368 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSHostMemory.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+// Leaked, like the allocator itself: storages may die after static
+// destructors have begun.
+std::array<std::atomic<Device*>, C10_COMPILE_TIME_MAX_GPUS> devices{};
+
+std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
+  return devices.at(static_cast<uint8_t>(index));
+}
+
+} // namespace
+
+Device::Device(c10::DeviceIndex index)
+    : index_(index), policy_(make_least_recently_used_policy()) {}
+
+Device* Device::find(c10::DeviceIndex index) {
+  return slot_of(index).load(std::memory_order_acquire);
+}
+
+Device& Device::get(c10::DeviceIndex index) {
+  if (Device* device = find(index)) {
+    return *device;
+  }
+  static std::mutex creation;
+  std::lock_guard<std::mutex> lock(creation);
+  if (Device* device = find(index)) {
+    return *device;
+  }
+  std::unique_ptr<Device> device(new Device(index));
+  // Published first, so that no trace event is missed while it looks around.
+  slot_of(index).store(device.get(), std::memory_order_release);
+  try {
+    device->mirror_allocator();
+    device->apply_limit(Settings::get().default_limit());
+  } catch (...) {
+    slot_of(index).store(nullptr);
+    throw;
+  }
+  if (all().size() > 1) {
+    set_uses_several_streams();
+  }
+  return *device.release();
+}
+
+std::vector<Device*> Device::all() {
+  std::vector<Device*> all;
+  for (auto& slot : devices) {
+    if (Device* device = slot.load(std::memory_order_acquire)) {
+      all.push_back(device);
+    }
+  }
+  return all;
+}
+
+void Device::enter(
+    const Storages& storages,
+    cudaStream_t stream,
+    bool adopt_new,
+    Pins& pins) {
+  if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
+    set_uses_several_streams();
+  }
+  const size_t first = pins.size();
+  c10::SmallVector<ManagedStorage*, 8> absent;
+  Pins ahead;
+  try {
+    {
+      Lock lock(*this);
+      c10::SmallVector<Page*, 8> pages;
+      for (c10::StorageImpl* storage : storages) {
+        disarm_if_stale(storage);
+        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
+        if (!record) {
+          continue;
+        }
+        add_pin(record);
+        pins.push_back(record);
+        pages.push_back(record);
+        if (C10_UNLIKELY(is_capturing())) {
+          hold_in_capture(record);
+        } else if (record->state == ManagedStorage::State::kResident) {
+          note_use(record, stream);
+        } else {
+          absent.push_back(record);
+        }
+      }
+      std::vector<Page*> fetch;
+      policy_->on_operator(pages.data(), pages.size(), fetch);
+      for (Page* page : fetch) {
+        ahead.push_back(static_cast<ManagedStorage*>(page));
+        add_pin(ahead.back());
+      }
+    }
+    for (ManagedStorage* record : absent) {
+      page_in(record);
+      Lock lock(*this);
+      note_use(record, stream);
+    }
+  } catch (...) {
+    ahead.append(pins.begin() + static_cast<ptrdiff_t>(first), pins.end());
+    pins.resize(first);
+    leave(ahead, {});
+    throw;
+  }
+  fetch_ahead(ahead);
+}
+
+// Starts the page-ins that the policy asked for. They are a guess, so they may
+// fail for want of room. Gives the pins back.
+void Device::fetch_ahead(const Pins& ahead) {
+  try {
+    for (ManagedStorage* record : ahead) {
+      page_in(record);
+    }
+  } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
+    // The operators that need the bytes will ask again.
+  }
+  if (!ahead.empty()) {
+    leave(ahead, {});
+  }
+}
+
+void Device::leave(const Pins& pins, const Storages& fresh) noexcept {
+  Freed freed;
+  Lock lock(*this);
+  for (ManagedStorage* record : pins) {
+    drop_pin(record, freed);
+  }
+  for (c10::StorageImpl* storage : fresh) {
+    disarm_if_stale(storage);
+    adopt(storage);
+  }
+}
+
+// The record of the storage, made if it has none and LMS can manage it: its
+// bytes are a whole allocation of the native allocator, outside private pools.
+ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
+  if (ManagedStorage* record = managed(storage)) {
+    return record;
+  }
+  const c10::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
+  if (!Settings::get().enabled() || memory.get() == nullptr ||
+      memory.get() != memory.get_context() ||
+      memory.get_deleter() != Allocator::get().native().raw_deleter() ||
+      storage->lms_access_is_checked() || was_held(storage) ||
+      storage->nbytes() < Settings::get().min_bytes()) {
+    return nullptr;
+  }
+  auto [segment, block] =
+      layout_.find(reinterpret_cast<uintptr_t>(memory.get()));
+  if (!block || block->page || segment->is_private) {
+    return nullptr;
+  }
+  auto* record = new ManagedStorage(
+      *this, storage, reinterpret_cast<cudaStream_t>(segment->stream));
+  record->block = block;
+  block->page = record;
+  record->index = records_.size();
+  records_.push_back(record);
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.managed[pool].add(1);
+    stats_.managed_bytes[pool].add(static_cast<int64_t>(record->bytes));
+  }
+  set_evictable(record);
+  // A resize must come to LMS for its memory.
+  if (storage->allocator() == &Allocator::get().native()) {
+    storage->set_allocator(&Allocator::get());
+  }
+  return record;
+}
+
+void Device::add_pin(ManagedStorage* record) {
+  if (record->pins++ > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.pinned[pool].add(1);
+    stats_.pinned_bytes[pool].add(static_cast<int64_t>(record->bytes));
+  }
+  set_evictable(record);
+  if (record->state == ManagedStorage::State::kResident) {
+    record->show_address();
+  }
+}
+
+void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
+  if (--record->pins > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.pinned[pool].remove(1);
+    stats_.pinned_bytes[pool].remove(static_cast<int64_t>(record->bytes));
+  }
+  if (record->dead) {
+    freed.records.emplace_back(record);
+    return;
+  }
+  record->hide_address();
+  set_evictable(record);
+}
+
+void Device::set_evictable(ManagedStorage* record) {
+  record->evictable =
+      record->pins == 0 && record->state == ManagedStorage::State::kResident;
+}
+
+void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
+  if (stream == record->home) {
+    return; // waited for the arrival already
+  }
+  for (cudaStream_t user : record->users) {
+    if (user == stream) {
+      return;
+    }
+  }
+  c10::cuda::CUDAGuard guard(index_);
+  wait_event(stream, record->arrival);
+  record->users.push_back(stream);
+}
+
+// Nothing waits for the arrival: a capture begins after the device is idle.
+void Device::hold_in_capture(ManagedStorage* record) {
+  TORCH_CHECK(
+      record->state == ManagedStorage::State::kResident,
+      "A CUDA graph capture touches a tensor whose memory Large Model Support "
+      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
+      "of the tensors that the graph uses.");
+  if (!record->held) {
+    add_pin(record);
+    record->held = true;
+  }
+}
+
+void Device::hold(ManagedStorage* record) {
+  {
+    Lock lock(*this);
+    if (record->held) {
+      return;
+    }
+    add_pin(record);
+    record->held = true;
+  }
+  try {
+    page_in(record);
+  } catch (...) {
+    Freed freed;
+    Lock lock(*this);
+    record->held = false;
+    drop_pin(record, freed);
+    throw;
+  }
+  Lock lock(*this);
+  if (record->arrival) {
+    // The host waits because the address may be used on any stream, at once,
+    // by code that LMS does not see.
+    C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+  }
+}
+
+void Device::release(c10::StorageImpl* storage) {
+  ManagedStorage* record = managed(storage);
+  if (!record) {
+    return;
+  }
+  {
+    Lock lock(*this);
+    add_pin(record);
+  }
+  Freed freed;
+  try {
+    page_in(record);
+    Lock lock(*this);
+    if (record->arrival) {
+      // The host waits because nobody waits for the copy afterwards.
+      C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+    }
+    c10::SmallVector<c10::cuda::CUDAStream, 1> streams(record->recorded);
+    if (record->block) {
+      record->block->page = nullptr;
+    }
+    record->restore_data_ptr();
+    remove(record, freed);
+    drop_pin(record, freed);
+    freed.recorded_in = &storage->_mutable_data_ptr_no_checks();
+    freed.recorded = std::move(streams);
+  } catch (...) {
+    Lock lock(*this);
+    drop_pin(record, freed);
+    throw;
+  }
+}
+
+void Device::forget(ManagedStorage* record) noexcept {
+  if (Settings::get().is_forked_child()) {
+    return; // CUDA and its locks belong to the parent process
+  }
+  Freed freed;
+  Lock lock(*this);
+  if (record->state == ManagedStorage::State::kResident) {
+    freed.recorded = record->recorded;
+    freed.memory.push_back(detach_memory(record));
+    freed.recorded_in = &freed.memory.back();
+  }
+  const bool is_pinned = record->pins > 0;
+  remove(record, freed);
+  if (!is_pinned) {
+    freed.records.emplace_back(record);
+  }
+}
+
+// Takes the record off the books: its owner has let it go. If it is pinned, the
+// last pin frees it.
+void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
+  record->dead = true;
+  if (record->held) {
+    drop_pin(record, freed);
+  }
+  record->evictable = false;
+  if (record->host) {
+    HostMemory::get().free(record->host, std::move(record->departure));
+    record->host = nullptr;
+    stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
+  }
+  records_.back()->index = record->index;
+  records_[record->index] = records_.back();
+  records_.pop_back();
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.managed[pool].remove(1);
+    stats_.managed_bytes[pool].remove(static_cast<int64_t>(record->bytes));
+  }
+}
+
+void Device::record_stream(
+    ManagedStorage* record,
+    c10::cuda::CUDAStream stream) {
+  Lock lock(*this);
+  note_use(record, stream.stream());
+  record->recorded.push_back(stream);
+}
+
+bool Device::is_resident(ManagedStorage* record) {
+  Lock lock(*this);
+  return record->state == ManagedStorage::State::kResident;
+}
+
+void Device::relax_access_checks() {
+  Lock lock(*this);
+  for (ManagedStorage* record : records_) {
+    if (record->pins == 0) {
+      record->hide_address();
+    }
+  }
+}
+
+} // namespace at::cuda::lms

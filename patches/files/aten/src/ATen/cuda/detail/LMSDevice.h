@@ -1,0 +1,157 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSStats.h>
+#include <ATen/cuda/detail/LMSStorage.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace at::cuda::lms {
+
+using c10::CachingDeviceAllocator::TraceEntry;
+
+// Records an operator pinned, in the order of pinning.
+using Pins = c10::SmallVector<ManagedStorage*, 8>;
+using Storages = c10::SmallVector<c10::StorageImpl*, 8>;
+
+// Note [Lock order of Large Model Support]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// 1. the caching allocator's mutex of a device (upstream's)
+// 2. the mutex of that device's lms::Device
+// 3. the mutex of HostMemory, and that of the event pool
+// A thread takes them in this order only. So nothing that may allocate or free
+// device memory runs under 2 or 3: memory to be freed is collected in `Freed`
+// and let go after 2 is released. No mutex of LMS is held while the GIL is
+// taken: reference counts of storages, whose changes may take the GIL, are not
+// touched under 2, and the allocator, whose stack recorder may take it, is not
+// called. No thread holds the mutexes of two devices. `Device::Lock` checks
+// the order in every build.
+
+// All that LMS knows and does on one device. The methods are thread safe.
+class Device {
+ public:
+  // The device's engine; made on first use, when CUDA is initialised.
+  static Device& get(c10::DeviceIndex index);
+  // As above, null if there is none yet. Takes no lock.
+  static Device* find(c10::DeviceIndex index);
+  static std::vector<Device*> all();
+
+  c10::DeviceIndex index() const {
+    return index_;
+  }
+
+  // --- storages and operators ---
+
+  // Pins the storages, adopting those not managed yet if `adopt`, and pages in
+  // what is not resident; later work on `stream` sees the bytes. If it throws
+  // no pin is left behind; c10::OutOfMemoryError when there is no room.
+  void enter(
+      const Storages& storages,
+      cudaStream_t stream,
+      bool adopt,
+      Pins& pins);
+  // Gives the pins back and starts to manage the new storages.
+  void leave(const Pins& pins, const Storages& fresh) noexcept;
+
+  // Pins for the rest of the storage's life and waits on the host, so that
+  // the bytes are valid on any stream.
+  void hold(ManagedStorage* storage);
+  // Stops managing: the StorageImpl gets its native DataPtr back. The caller
+  // holds a reference to it.
+  void release(c10::StorageImpl* storage);
+  // Called by the DataPtr's deleter.
+  void forget(ManagedStorage* storage) noexcept;
+  void record_stream(ManagedStorage* storage, c10::cuda::CUDAStream stream);
+  bool is_resident(ManagedStorage* storage);
+  void relax_access_checks();
+
+  // --- reclaiming ---
+
+  enum class Scope { kWindow, kSegments, kAll };
+  // Pages out so that a request can be served. Returns how many storages it
+  // reclaimed. Never throws, since it is called from inside the allocator: a
+  // storage whose copy fails stays resident, and the request ends in an
+  // out-of-memory error that gives the reason.
+  size_t reclaim(const Request& request, Scope scope) noexcept;
+  // True if serving the request takes memory beyond the limit.
+  bool must_reclaim(size_t bytes);
+
+  // --- settings and reports ---
+
+  // Stops managing every storage. Throws c10::OutOfMemoryError, with LMS still
+  // on, if they do not fit.
+  void bring_all_back();
+  // Bytes the caching allocator may reserve; 0: the default. What it has beyond
+  // that is paged out and given back to the driver.
+  void set_limit(size_t bytes);
+  void remove_limit(); // when LMS is turned off
+  size_t limit();
+  size_t requested_limit(); // as given to set_limit
+  // Of torch.cuda.set_per_process_memory_fraction; the smaller limit counts.
+  void set_user_fraction(double fraction);
+  double user_fraction();
+  DeviceStats stats();
+  void reset_peak_stats();
+  void count(AllocSource source);
+  // What is pinned, reclaimable and on the host, and what to change.
+  std::string describe_memory();
+  void on_trace(const TraceEntry& entry);
+
+ private:
+  class Lock;
+  struct Freed;
+
+  explicit Device(c10::DeviceIndex index);
+
+  // The rest is called with the mutex held, except where noted.
+
+  ManagedStorage* adopt(c10::StorageImpl* storage);
+  void add_pin(ManagedStorage* storage);
+  void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
+  // Work on the stream is about to use the resident bytes.
+  void note_use(ManagedStorage* storage, cudaStream_t stream);
+  void hold_in_capture(ManagedStorage* storage);
+  void set_evictable(ManagedStorage* storage);
+  void remove(ManagedStorage* storage, Freed& freed) noexcept;
+
+  void attach_memory(ManagedStorage* storage, c10::DataPtr memory);
+  c10::DataPtr detach_memory(ManagedStorage* storage);
+  bool page_out(ManagedStorage* storage, Freed& freed);
+  Event copy_out(ManagedStorage* storage, void* host);
+  void page_in(ManagedStorage* storage); // without the mutex
+  void fetch_ahead(const Pins& ahead); // without the mutex
+  Event copy_in(ManagedStorage* storage, void* memory);
+  std::vector<Page*> all_evictable() const;
+
+  void mirror_allocator(); // without the mutex
+  void apply(const TraceEntry& entry);
+  void apply_limit(size_t bytes); // without the mutex
+  size_t default_limit(); // without the mutex
+
+  const c10::DeviceIndex index_;
+  std::mutex mutex_;
+  std::condition_variable arrived_; // a storage left State::kArriving
+
+  std::vector<ManagedStorage*> records_;
+  Layout layout_;
+  std::unique_ptr<Policy> policy_;
+  // Trace events that came while the layout was first being read.
+  std::vector<TraceEntry> backlog_;
+  bool mirrored_ = false;
+
+  cudaStream_t in_stream_ = nullptr; // page-in copies, in order
+  cudaStream_t out_stream_ = nullptr; // page-out copies, in order
+  std::string last_failure_; // of a page-out, for describe_memory
+
+  size_t limit_ = 0; // bytes the caching allocator may reserve
+  size_t requested_limit_ = 0; // 0: the default
+  double user_fraction_ = 1.0;
+  DeviceStats stats_;
+};
+
+} // namespace at::cuda::lms

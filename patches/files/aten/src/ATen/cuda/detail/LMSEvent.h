@@ -1,0 +1,28 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+namespace at::cuda::lms {
+
+// A CUDA event without timing, shared by whoever has to wait for it. Null:
+// nothing to wait for. Destroyed events are not returned to CUDA one by one
+// but kept for reuse on their device.
+using Event = std::shared_ptr<CUevent_st>;
+
+// Records a new event at the end of what is queued on the stream. The device
+// must be current. Throws c10::Error when CUDA does.
+Event record_event(c10::DeviceIndex device, cudaStream_t stream);
+
+// Makes later work on the stream wait for the event, without blocking the
+// host. Throws c10::Error when CUDA does.
+void wait_event(cudaStream_t stream, const Event& event);
+
+// True once the event has happened. Errors count as not happened: whoever
+// waits for it will report them.
+bool has_happened(const Event& event);
+
+} // namespace at::cuda::lms

@@ -1,0 +1,113 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+
+#include <mutex>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+using c10::CachingDeviceAllocator::SegmentInfo;
+
+Segment as_segment(
+    size_t size,
+    const void* stream,
+    const c10::MempoolId_t& pool,
+    bool expandable) {
+  Segment segment;
+  segment.size = size;
+  segment.stream = reinterpret_cast<uintptr_t>(stream);
+  segment.is_private = pool != c10::MempoolId_t{0, 0};
+  segment.is_expandable = expandable;
+  return segment;
+}
+
+void add(Layout& layout, const SegmentInfo& info) {
+  layout.add_segment(
+      info.address,
+      as_segment(
+          info.total_size,
+          info.stream,
+          info.owner_private_pool_id,
+          info.is_expandable));
+  uintptr_t address = info.address;
+  for (const auto& block : info.blocks) {
+    if (block.active) {
+      layout.add_block(address, block.size);
+    }
+    address += block.size;
+  }
+}
+
+} // namespace
+
+// Reads the caching allocator's present layout, and follows its trace events
+// from then on. The tracker cannot be detached again.
+void Device::mirror_allocator() {
+  auto& native = Allocator::get().native();
+  static std::once_flag attached;
+  std::call_once(attached, [&native] {
+    native.attachAllocatorTraceTracker([](const TraceEntry& entry) {
+      if (Device* device = Device::find(entry.device_)) {
+        device->on_trace(entry);
+      }
+    });
+  });
+  const auto snapshot = native.snapshot({0, 0}, /*include_traces=*/false);
+  Lock lock(*this);
+  layout_.clear();
+  for (const auto& segment : snapshot.segments) {
+    if (segment.device == index_) {
+      add(layout_, segment);
+    }
+  }
+  for (const auto& entry : backlog_) {
+    apply(entry);
+  }
+  backlog_.clear();
+  mirrored_ = true;
+}
+
+// Called with the allocator's mutex held; may only take LMS's own.
+void Device::on_trace(const TraceEntry& entry) {
+  Lock lock(*this);
+  if (mirrored_) {
+    apply(entry);
+  } else if (entry.action_ == TraceEntry::SNAPSHOT) {
+    backlog_.clear(); // what came before is in the snapshot
+  } else {
+    backlog_.push_back(entry);
+  }
+}
+
+void Device::apply(const TraceEntry& entry) {
+  switch (entry.action_) {
+    case TraceEntry::ALLOC:
+      layout_.add_block(entry.addr_, entry.size_);
+      break;
+    case TraceEntry::FREE_COMPLETED:
+      layout_.remove_block(entry.addr_);
+      break;
+    case TraceEntry::SEGMENT_ALLOC:
+    case TraceEntry::SEGMENT_MAP:
+      layout_.add_segment(
+          entry.addr_,
+          as_segment(
+              entry.size_,
+              entry.stream_,
+              entry.mempool_,
+              entry.action_ == TraceEntry::SEGMENT_MAP));
+      CurrentRequest::note_growth();
+      break;
+    case TraceEntry::SEGMENT_FREE:
+    case TraceEntry::SEGMENT_UNMAP:
+      layout_.remove_segment(entry.addr_, entry.size_);
+      break;
+    default:
+      break;
+  }
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+namespace at::cuda::lms {
+
+// Process-wide switches. Read without a lock; a change takes effect at the
+// next operator.
+class Settings {
+ public:
+  static Settings& get();
+
+  bool enabled() const {
+    return enabled_.load(std::memory_order_relaxed);
+  }
+  void set_enabled(bool enabled) {
+    enabled_.store(enabled);
+  }
+
+  // Chaos pages out every unpinned storage after every operator. For tests:
+  // whatever survives it never depends on what is resident.
+  bool chaos() const {
+    return chaos_.load(std::memory_order_relaxed);
+  }
+  void set_chaos(bool chaos) {
+    chaos_.store(chaos);
+  }
+
+  // Bytes; smaller storages are not managed.
+  size_t min_bytes() const {
+    return min_bytes_.load(std::memory_order_relaxed);
+  }
+  void set_min_bytes(size_t bytes) {
+    min_bytes_.store(bytes);
+  }
+
+  // Bytes; the limit of devices that were given none of their own. 0: each
+  // device's default.
+  size_t default_limit() const {
+    return default_limit_.load(std::memory_order_relaxed);
+  }
+  void set_default_limit(size_t bytes) {
+    default_limit_.store(bytes);
+  }
+
+  // True in a process made by fork, where neither CUDA nor the locks of the
+  // parent's threads can be used.
+  bool is_forked_child() const {
+    return forked_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  Settings();
+
+  std::atomic<bool> enabled_{false};
+  std::atomic<bool> chaos_{false};
+  std::atomic<bool> forked_{false};
+  std::atomic<size_t> min_bytes_{1};
+  std::atomic<size_t> default_limit_{0};
+};
+
+} // namespace at::cuda::lms

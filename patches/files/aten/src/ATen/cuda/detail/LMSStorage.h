@@ -1,0 +1,95 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSEvent.h>
+#include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSStats.h>
+#include <c10/core/LargeModelSupport.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/SmallVector.h>
+
+namespace at::cuda::lms {
+
+class Device;
+
+// The record of one storage that LMS manages. It is the context of the
+// storage's DataPtr, which owns it; while pinned it outlives that DataPtr.
+//
+// Note [Only pins touch the StorageImpl]
+// The address that a StorageImpl shows changes only when its first pin is taken
+// or its last pin is given back, by a thread that holds a reference to it.
+// Paging works on the record alone, so a storage may die on one thread while
+// another evicts it, without any reference count being raised.
+//
+// Guarded by the mutex of `device`, except where noted.
+struct ManagedStorage final : c10::lms::Context, Page {
+  enum class State {
+    kResident, // `memory` holds the bytes
+    kPagedOut, // `host` holds the bytes
+    kArriving, // one thread is paging in; others wait
+  };
+
+  Device& device; // constant
+  // Keeps the StorageImpl's own memory, not its bytes, valid. Constant.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  size_t index = 0; // in the device's list of records
+  Block* block = nullptr; // in the device's layout; null unless resident
+
+  State state = State::kResident;
+  c10::DataPtr memory; // the native allocation, null unless resident
+  void* host = nullptr; // from HostMemory, null unless paged out
+
+  // The stream that the memory was allocated on. A page-in allocates there
+  // again, so that freeing it means what it means without LMS.
+  cudaStream_t home; // constant
+  // Other streams with work queued on the bytes since they became resident.
+  c10::SmallVector<cudaStream_t, 2> users;
+  // Streams named by Tensor.record_stream; told to the allocator at the end.
+  c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
+
+  Event arrival; // page-in copy done; `home` and `users` wait for it
+  Event departure; // page-out copy done
+
+  uint32_t pins = 0;
+  bool held = false; // its address escaped: resident until the end
+  bool dead = false; // no DataPtr refers to it any more
+
+  ManagedStorage(Device& device, c10::StorageImpl* impl, cudaStream_t home);
+
+  c10::StorageImpl* impl() const {
+    return storage._unsafe_get_target();
+  }
+  Pool pool() const;
+
+  // See Note [Only pins touch the StorageImpl].
+  void show_address();
+  void hide_address();
+  // Gives the native allocation back to the StorageImpl.
+  void restore_data_ptr();
+};
+
+// Raw addresses are also taken by the autograd engine, from storages that no
+// operator pins, when a gradient crosses streams: it hands their DataPtr to
+// recordStream. Once a program uses several streams or devices, the check on
+// const access is therefore dropped and only mutable access is checked; the
+// address of an unpinned storage is null either way. Process wide, one way.
+bool uses_several_streams();
+void set_uses_several_streams();
+
+// True for a storage that LMS does not manage and must not manage again, since
+// its address escaped when it did. The mark is LMS's error message, left in
+// place without the checks that would show it.
+bool was_held(c10::StorageImpl* storage);
+
+// Removes the access checks from a storage whose DataPtr was replaced behind
+// LMS's back while they were armed. The caller holds a reference to it.
+void disarm_if_stale(c10::StorageImpl* storage);
+
+// The record of a storage, or null if LMS does not manage it. The caller holds
+// a reference to the storage.
+ManagedStorage* managed(c10::StorageImpl* storage);
+
+// The record behind a DataPtr, or null.
+ManagedStorage* managed(const c10::DataPtr& data_ptr);
+
+} // namespace at::cuda::lms

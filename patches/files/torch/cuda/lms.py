@@ -1,0 +1,549 @@
+r"""Large Model Support: train models that are larger than the GPU's memory.
+
+One call turns it on, before or after the model is made::
+
+    torch.cuda.set_enabled_lms(True)
+
+From then on the storages that no running operator needs are moved to host
+memory when device memory runs short, and come back before they are used. The
+program is otherwise unchanged, and so are its results, to the last bit.
+
+Environment variables, read when CUDA is initialized:
+
+- ``PYTORCH_LMS``: ``1`` enables LMS, ``chaos`` also pages out every unpinned
+  storage after every operator (for tests).
+- ``PYTORCH_LMS_LIMIT``: bytes of device memory, see :func:`set_limit_lms`.
+- ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
+
+Messages go to the logger ``torch.cuda.lms``.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.types import Device
+
+
+__all__ = [
+    "enable_thread",
+    "get_enabled_lms",
+    "get_host_limit",
+    "get_limit_lms",
+    "get_size_lms",
+    "is_available",
+    "is_resident",
+    "pin",
+    "reclaim_inactive",
+    "set_enabled_lms",
+    "set_host_limit",
+    "set_limit_lms",
+    "set_size_lms",
+    "stats",
+]
+
+logger = logging.getLogger(__name__)
+
+_LIBRARY = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+_loaded = False
+_lock = threading.Lock()  # around loading and around turning on and off
+
+
+def _ops() -> Any:
+    """The engine's functions; loads its library on first use.
+
+    In a build from source the engine is part of libtorch_cuda and there is no
+    library of its own.
+    """
+    global _loaded
+    if not _loaded:
+        if os.path.exists(_LIBRARY):
+            torch.ops.load_library(_LIBRARY)
+        if not hasattr(torch.ops.lms, "set_enabled"):
+            raise RuntimeError(
+                f"Large Model Support is not part of this PyTorch ({torch.__version__}): "
+                f"{_LIBRARY} is missing. Install the LMS wheel again."
+            )
+        _loaded = True
+    return torch.ops.lms
+
+
+def _is_loaded() -> bool:
+    return _loaded
+
+
+def is_available() -> bool:
+    r"""Return whether LMS can be enabled here: a CUDA device and the engine are present."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        _ops()
+    except (OSError, RuntimeError) as error:
+        logger.debug("not available: %s", error)
+        return False
+    return True
+
+
+def _bytes(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int (bytes), got {type(value).__name__}")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{what} must be between 0 and 2**63 - 1, got {value}")
+    return value
+
+
+def set_enabled_lms(enabled: bool) -> None:
+    r"""Turn Large Model Support on or off.
+
+    Tensors that exist already are managed as well. Turning it off brings every
+    paged-out storage back.
+
+    It covers the calling thread, the threads of autograd, and Python threads
+    started later. A thread that runs already calls :func:`enable_thread`.
+
+    Args:
+        enabled (bool): whether storages may be paged out.
+
+    Raises:
+        TypeError: if ``enabled`` is no bool.
+        torch.cuda.OutOfMemoryError: on turning off, if the storages do not fit
+            on the device together. LMS is then still on and nothing is lost.
+        RuntimeError: if the process does not use PyTorch's native caching
+            allocator, or the engine is missing.
+    """
+    if enabled not in (True, False):
+        raise TypeError(f"enabled must be a bool, got {enabled!r}")
+    with _lock:
+        ops = _ops()
+        if bool(enabled) == ops.is_enabled():
+            ops.enable_thread()
+            return
+        try:
+            ops.set_enabled(bool(enabled))
+        except torch.cuda.OutOfMemoryError as error:
+            raise torch.cuda.OutOfMemoryError(
+                "Large Model Support stays on: the storages on the host do not fit on the "
+                f"device together. Free tensors and try again. {error}"
+            ) from None
+        if enabled:
+            _install_hooks()
+            _adopt_existing(ops)
+        else:
+            _remove_hooks()
+        logger.info("%s", "enabled" if enabled else "disabled")
+
+
+def _adopt_existing(ops: Any) -> None:
+    """Makes the tensors that Python knows reclaimable before an operator touches them."""
+    if not torch.cuda.is_initialized():
+        return
+    for obj in gc.get_objects():
+        if issubclass(type(obj), torch.Tensor):
+            storage = _storage_of(obj)
+            if storage is not None:
+                ops.adopt(storage._cdata)
+    ops.apply_limits()  # what they hold beyond the limit can leave now
+
+
+def get_enabled_lms() -> bool:
+    r"""Return whether Large Model Support is on."""
+    return _is_loaded() and _ops().is_enabled()
+
+
+def enable_thread() -> None:
+    r"""Let LMS see the operators of the calling thread.
+
+    Needed only in a thread that was started before LMS was enabled, or that
+    Python's :mod:`threading` does not know.
+    """
+    if get_enabled_lms():
+        _ops().enable_thread()
+
+
+def _index(device: Device) -> int:
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(
+            f"there is no CUDA device {index}: this process sees {torch.cuda.device_count()}"
+        )
+    return index
+
+
+def set_limit_lms(limit: int, device: Device = None) -> None:
+    r"""Set how much device memory the caching allocator may reserve with LMS on.
+
+    Args:
+        limit (int): bytes. 0 restores the default: 95 % of what the device has
+            free plus what is reserved already. If more is reserved now, storages
+            are paged out and the rest is given back to the driver.
+        device (torch.device or int, optional): the device; every device if None.
+
+    Raises:
+        TypeError, ValueError: if the limit is no number of bytes, or there is
+            no such device.
+    """
+    limit = _bytes(limit, "limit")
+    if device is None:
+        _ops().set_default_limit(limit)
+    else:
+        torch.cuda.init()
+        _ops().set_limit(_index(device), limit)
+
+
+def get_limit_lms(device: Device = None) -> int:
+    r"""Return the limit in bytes; of the current device if ``device`` is None."""
+    torch.cuda.init()
+    return _ops().get_limit(_index(device))
+
+
+def set_size_lms(size: int) -> None:
+    r"""Set the size in bytes of the smallest storage that LMS manages.
+
+    In the original LMS this was a tuning knob; here it seldom needs changing.
+    Storages that are managed already stay so.
+    """
+    _ops().set_min_bytes(_bytes(size, "size"))
+
+
+def get_size_lms() -> int:
+    r"""Return the size in bytes of the smallest storage that LMS manages."""
+    return _ops().get_min_bytes()
+
+
+def set_host_limit(limit: int) -> None:
+    r"""Set how much host memory paged-out storages may take, all devices together.
+
+    Args:
+        limit (int): bytes. 0 restores the default: 80 % of the memory that is
+            available on the host when it is first needed. Memory in use
+            already is kept.
+    """
+    _ops().set_host_limit(_bytes(limit, "limit"))
+
+
+def get_host_limit() -> int:
+    r"""Return the limit of host memory in bytes."""
+    return _ops().stats(0)["lms.host_bytes.limit"]
+
+
+def reclaim_inactive() -> None:
+    r"""Page out every storage that no running operator needs, on every device."""
+    if get_enabled_lms():
+        _ops().reclaim_inactive()
+
+
+def is_resident(tensor: torch.Tensor) -> bool:
+    r"""Return whether the tensor's storage is on its device (not in host memory)."""
+    storage = _storage_argument(tensor)
+    return not _is_loaded() or _ops().is_resident(storage._cdata)
+
+
+def _storage_argument(obj: Any) -> torch.UntypedStorage:
+    if isinstance(obj, torch.UntypedStorage):
+        return obj
+    if isinstance(obj, torch.Tensor):
+        return obj.untyped_storage()
+    raise TypeError(f"expected a torch.Tensor or torch.UntypedStorage, got {type(obj).__name__}")
+
+
+@contextmanager
+def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
+    r"""Keep tensors on their devices while the context is open.
+
+    For calls into code that takes addresses and is not a PyTorch operator, such
+    as an extension built against upstream's headers. Tensors that are made in
+    the context by this thread are left alone as well until it closes.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: if the tensors do not fit together. Nothing
+            is pinned then.
+    """
+    # The storages are referenced until the pins are given back.
+    storages = [_storage_argument(tensor) for tensor in tensors]
+    if not get_enabled_lms():
+        yield
+        return
+    ops = _ops()
+    pins: list[int] = []
+    try:
+        for storage in storages:
+            pins.append(ops.pin(storage._cdata))
+        ops.pause_adoption()
+        try:
+            yield
+        finally:
+            ops.resume_adoption()
+    finally:
+        for record in pins:
+            ops.unpin(record)
+
+
+# --- statistics ---
+
+
+def stats(device: Device = None) -> dict[str, int]:
+    r"""Return the statistics of LMS on a device, by name.
+
+    - ``"pinned.{all,large_pool,small_pool}.{current,peak,allocated,freed}"`` and
+      ``"pinned_bytes..."``: storages that cannot be reclaimed now, because an
+      operator runs on them or their address has escaped.
+    - ``"reclaimed"``, ``"reclaimed_bytes"``: storages paged out so far.
+    - ``"alloc_distribution.{freelist,cudamalloc,reclaim_one,reclaim_fragments,
+      reclaim_all,cudamalloc_retry}"``: how many allocations were served how.
+    - ``"lms.managed..."``, ``"lms.managed_bytes..."``: storages LMS manages.
+    - ``"lms.paged_out_bytes.{current,peak,allocated,freed}"``: bytes that are in
+      host memory only.
+    - ``"lms.page_in.{copies,bytes}"``, ``"lms.page_out.{copies,bytes}"``: traffic.
+    - ``"lms.host_bytes.{current,peak,reserved,page_locked,limit}"``: host memory
+      for paged-out storages, of all devices.
+
+    They are part of :func:`torch.cuda.memory_stats` as well.
+
+    Args:
+        device (torch.device or int, optional): the current device if None.
+    """
+    return dict(sorted(_ops().stats(_index(device)).items()))
+
+
+def _with_stats(nested: dict[str, Any], device: int) -> dict[str, Any]:
+    """Adds the statistics to upstream's nested dictionary, if LMS is in use."""
+    if not _is_loaded():
+        return nested
+    for name, value in _ops().stats(device).items():
+        *path, last = name.split(".")
+        level = nested
+        for key in path:
+            level = level.setdefault(key, {})
+        level[last] = value
+    return nested
+
+
+def _reset_peak_stats(device: int) -> None:
+    if _is_loaded():
+        _ops().reset_peak_stats(device)
+
+
+def _summary_lines(
+    stats: dict[str, int],
+    format_size: Callable[[int, int], str],
+    format_count: Callable[[int, int], str],
+) -> list[str]:
+    """The rows of LMS in :func:`torch.cuda.memory_summary`, none if it is not in use."""
+    if "reclaimed" not in stats:
+        return []
+    lines = []
+    for title, name, form in (
+        ("LMS pinned memory", "pinned_bytes.all", format_size),
+        ("LMS pinned allocs", "pinned.all", format_count),
+        ("LMS managed memory", "lms.managed_bytes.all", format_size),
+        ("LMS paged out", "lms.paged_out_bytes", format_size),
+    ):
+        row = [stats[f"{name}.{kind}"] for kind in ("current", "peak", "allocated", "freed")]
+        cells = " | ".join(form(value, value) for value in row)
+        lines += ["-" * 75, f" {title:<21} | {cells} "]
+    total = stats["reclaimed_bytes"]
+    count = stats["reclaimed"]
+    reclaimed = f"{format_size(total, total)} in {format_count(count, count).strip()} storages"
+    lines += ["-" * 75, f" {'LMS reclaimed':<21} | {reclaimed:<49} "]
+    return lines
+
+
+# --- hooks on Python methods through which addresses escape ---
+
+# Code that asks for an address only to tell storages apart. It gets a number
+# that does so and stays the same while the storage lives, so that saving a
+# model, say, does not make all of it unreclaimable.
+_IDENTITY_CALLERS = {
+    ("torch.serialization", None),
+    ("torch.nn.modules.rnn", None),
+    ("torch._tensor", "__deepcopy__"),
+}
+
+_Undo = Callable[[], None]
+_undo_hooks: list[_Undo] = []
+
+
+def _wants_identity() -> bool:
+    frame = sys._getframe(2)
+    if frame.f_code.co_name == "_data_ptr" and frame.f_back is not None:
+        frame = frame.f_back  # a TypedStorage asks for somebody else
+    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+    return (module, None) in _IDENTITY_CALLERS or (module, function) in _IDENTITY_CALLERS
+
+
+def _storage_of(obj: Any) -> torch.UntypedStorage | None:
+    """The CUDA storage behind a tensor or storage, if it has one."""
+    if obj.device.type != "cuda":
+        return None
+    if isinstance(obj, torch.UntypedStorage):
+        return obj
+    try:
+        return obj.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None  # sparse, wrapper subclass
+
+
+def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
+    """Replaces an attribute by ``make(original)`` until the hooks are removed."""
+    original = getattr(owner, name)
+    is_inherited = name not in vars(owner)
+    setattr(owner, name, wraps(original)(make(original)))
+
+    def undo() -> None:
+        if is_inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    _undo_hooks.append(undo)
+
+
+def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
+    def data_ptr(self: Any) -> int:
+        storage = _storage_of(self)
+        if storage is not None and storage.nbytes() > 0:
+            if _wants_identity():
+                offset = 0
+                if isinstance(self, torch.Tensor):
+                    offset = self.storage_offset() * self.element_size()
+                return (storage._cdata << 48) + offset
+            _ops().hold(storage._cdata)
+        return original(self)
+
+    return data_ptr
+
+
+def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls after which the address is known outside: holds the storage."""
+
+    def escape(self: Any, *args: Any, **kwargs: Any) -> Any:
+        storage = _storage_of(self)
+        if storage is not None:
+            _ops().hold(storage._cdata)
+        return original(self, *args, **kwargs)
+
+    return escape
+
+
+def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls that read or write the bytes of storages outside operators."""
+
+    def with_bytes(*args: Any, **kwargs: Any) -> Any:
+        storages = [
+            obj
+            for obj in (*args, *kwargs.values())
+            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda"
+        ]
+        with pin(*storages):
+            return original(*args, **kwargs)
+
+    return with_bytes
+
+
+def _getitem_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    by_value, by_address = _pin_hook(original), _escape_hook(original)
+
+    def getitem(self: torch.UntypedStorage, index: Any) -> Any:
+        # A slice of a storage is a storage on the same address.
+        return (by_address if isinstance(index, slice) else by_value)(self, index)
+
+    return getitem
+
+
+def _alias_hook(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_alias_of(first: torch.Tensor, second: torch.Tensor) -> bool:
+        storages = _storage_of(first), _storage_of(second)
+        if None in storages:
+            return original(first, second)
+        # A storage that LMS manages shares its memory with no other.
+        return storages[0]._cdata == storages[1]._cdata  # type: ignore[union-attr]
+
+    return is_alias_of
+
+
+def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls that work on the storage itself: LMS lets go of it first."""
+
+    def with_native_storage(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "cuda":
+            _ops().release(self._cdata)
+        return original(self, *args, **kwargs)
+
+    return with_native_storage
+
+
+def _thread_hook(original: Callable[..., None]) -> Callable[..., None]:
+    def start(self: threading.Thread) -> None:
+        run = self.run
+
+        def run_with_lms() -> None:
+            del self.run  # type: ignore[method-assign]
+            enable_thread()
+            run()
+
+        self.run = run_with_lms  # type: ignore[method-assign]
+        original(self)
+
+    return start
+
+
+def _install_hooks() -> None:
+    for owner in (torch.Tensor, torch.UntypedStorage):
+        _hook(owner, "data_ptr", _address_hook)
+    _hook(torch.Tensor, "__dlpack__", _escape_hook)
+    _hook(torch, "to_dlpack", _escape_hook)
+    _hook(torch.utils.dlpack, "to_dlpack", _escape_hook)
+    for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
+        _hook(torch.UntypedStorage, name, _pin_hook)
+    _hook(torch.UntypedStorage, "__getitem__", _getitem_hook)
+    for name in ("resize_", "_share_cuda_"):
+        _hook(torch.UntypedStorage, name, _release_hook)
+    _hook(torch._C, "_is_alias_of", _alias_hook)
+    _hook(threading.Thread, "start", _thread_hook)
+
+
+def _remove_hooks() -> None:
+    while _undo_hooks:
+        _undo_hooks.pop()()
+
+
+# --- environment variables ---
+
+
+def _enable_from_environment() -> None:
+    mode = os.environ.get("PYTORCH_LMS", "")
+    for name, apply in (
+        ("PYTORCH_LMS_LIMIT", set_limit_lms),
+        ("PYTORCH_LMS_HOST_LIMIT", set_host_limit),
+    ):
+        text = os.environ.get(name, "")
+        if text:
+            if not text.isdigit():
+                raise ValueError(f"{name} must be a number of bytes, got {text!r}")
+            apply(int(text))
+    if mode in ("", "0"):
+        return
+    if mode not in ("1", "chaos"):
+        raise ValueError(f"PYTORCH_LMS must be 0, 1 or chaos, got {mode!r}")
+    _ops().set_chaos(mode == "chaos")
+    set_enabled_lms(True)
+
+
+if any(
+    os.environ.get(name) for name in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT")
+):
+    # By name, because torch.cuda is still being imported here.
+    from torch.cuda import _lazy_call
+
+    _lazy_call(_enable_from_environment)

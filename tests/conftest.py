@@ -1,0 +1,23 @@
+"""Options and fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.device import Device, find
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("sim", "cuda"),
+        default=os.environ.get("LMS_DEVICE", "sim"),
+        help="where programs run: the simulated device, or a real GPU (default: LMS_DEVICE or sim)",
+    )
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> Device:
+    """Runs programs on the device under test."""
+    return find(pytestconfig.getoption("device"), pytestconfig.rootpath)

@@ -1,0 +1,89 @@
+"""What the programs in this folder share: running their checks, and making paged-out tensors.
+
+A program is a module of functions named `check_*` that ends in `main(globals())`. It runs on a CUDA
+device, simulated or not, and prints one line per check for tests/engine/checked.py to read.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+lms = torch.cuda.lms
+
+
+def main(namespace: dict[str, Any]) -> None:
+    """Runs the checks named on the command line, or all; the exit status is how many failed."""
+    names = sys.argv[1:] or [name for name in namespace if name.startswith("check_")]
+    failures = 0
+    for name in names:
+        report(name, "started")
+        error = failure_of(namespace[name])
+        failures += error is not None
+        report(name, "failed" if error else "passed", error or "")
+        gc.collect()
+    sys.exit(failures)
+
+
+def report(check: str, state: str, detail: str = "") -> None:
+    print("CHECK " + json.dumps([check, state, detail]), flush=True)
+
+
+def failure_of(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Host data that tells elements apart."""
+    count = int(torch.Size(shape).numel())
+    return (torch.arange(count) % 251 + 1).reshape(shape).to(dtype)
+
+
+def paged_out(host: torch.Tensor) -> torch.Tensor:
+    """A CUDA copy of the tensor, its bytes in host memory."""
+    tensor = host.cuda()
+    page_out(tensor)
+    return tensor
+
+
+def page_out(*tensors: torch.Tensor) -> None:
+    torch.cuda.reclaim_inactive()
+    for tensor in tensors:
+        assert not lms.is_resident(tensor), "the tensor was to be paged out but is resident"
+
+
+def is_held(tensor: torch.Tensor) -> bool:
+    """Whether the storage is unreclaimable, because its address has escaped."""
+    torch.cuda.reclaim_inactive()
+    return lms.is_resident(tensor)
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """The same shape, data type and bits, wherever the two are."""
+    assert actual.shape == expected.shape, f"{actual.shape} != {expected.shape}"
+    assert actual.dtype == expected.dtype, f"{actual.dtype} != {expected.dtype}"
+    actual, expected = actual.detach().cpu(), expected.detach().cpu()
+    if not torch.equal(actual, expected):
+        raise AssertionError(f"the data differ:\n{actual}\n{expected}")
+
+
+def raises(kind: type[BaseException], call: Callable[[], Any], *words: str) -> str:
+    """The message of the error that the call must raise; it must contain the words."""
+    try:
+        call()
+    except kind as error:
+        message = str(error)
+        for word in words:
+            assert word in message, f"{word!r} is not in: {message}"
+        return message
+    raise AssertionError(f"no {kind.__name__} was raised")

@@ -1,0 +1,192 @@
+"""What happens when the address of a paged-out tensor is taken: the bytes are there, and stay."""
+
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from harness import assert_same, is_held, lms, main, numbers, page_out, paged_out, raises
+
+
+class Address:
+    """A consumer of an address that is no PyTorch operator: PyTorch's own import of the protocol."""
+
+    def __init__(self, address: int, shape: tuple[int, ...]) -> None:
+        self.__cuda_array_interface__ = {
+            "typestr": "<f4", "shape": shape, "strides": None, "data": (address, False), "version": 2,
+        }  # fmt: skip
+
+
+def seen_at(address: int, *shape: int) -> torch.Tensor:
+    return torch.as_tensor(Address(address, shape), device="cuda").cpu()
+
+
+def check_data_ptr() -> None:
+    host = numbers(7, 3)
+    tensor = paged_out(host)
+    address = tensor.data_ptr()
+    assert address != 0
+    assert is_held(tensor)
+    assert tensor.data_ptr() == address
+    assert_same(seen_at(address, 7, 3), host)
+    tensor.mul_(2)
+    assert_same(seen_at(address, 7, 3), host * 2)
+    assert tensor[2].data_ptr() == address + 2 * 3 * 4
+    assert tensor.untyped_storage().data_ptr() == address
+    assert tensor.storage().data_ptr() == address
+
+
+def check_data_ptr_of_a_view() -> None:
+    host = numbers(8, 4)
+    tensor = paged_out(host)
+    row = tensor[3]
+    address = row.data_ptr()
+    assert_same(seen_at(address, 4), host[3])
+    assert is_held(tensor) and is_held(row)
+    assert tensor.data_ptr() == address - 3 * 4 * 4
+
+
+def check_storage_data_ptr() -> None:
+    for pointer_of in (
+        lambda t: t.untyped_storage().data_ptr(),
+        lambda t: t.storage().data_ptr(),
+        lambda t: t.storage()._data_ptr() if hasattr(t.storage(), "_data_ptr") else t.data_ptr(),
+        lambda t: t.storage().untyped().data_ptr(),
+    ):
+        tensor = paged_out(numbers(6))
+        address = pointer_of(tensor)
+        assert_same(seen_at(address, 6), numbers(6))
+        assert is_held(tensor)
+
+
+def check_data_ptr_of_a_resident_tensor() -> None:
+    tensor = numbers(6).cuda()
+    assert lms.is_resident(tensor)
+    address = tensor.data_ptr()
+    assert is_held(tensor)
+    assert_same(seen_at(address, 6), numbers(6))
+
+
+def check_held_only_while_it_lives() -> None:
+    before = lms.stats()["pinned_bytes.all.current"]
+    tensor = paged_out(numbers(4096))
+    tensor.data_ptr()
+    assert lms.stats()["pinned_bytes.all.current"] == before + 4096 * 4
+    del tensor
+    assert lms.stats()["pinned_bytes.all.current"] == before
+
+
+def check_data_ptr_of_parameters_and_gradients() -> None:
+    parameter = torch.nn.Parameter(paged_out(numbers(5)))
+    (parameter * 3).sum().backward()
+    page_out(parameter, parameter.grad)
+    assert_same(seen_at(parameter.grad.data_ptr(), 5), torch.full((5,), 3.0))
+    assert_same(seen_at(parameter.data_ptr(), 5), numbers(5))
+    assert is_held(parameter) and is_held(parameter.grad)
+
+
+def check_cuda_array_interface() -> None:
+    host = numbers(4, 3)
+    tensor = paged_out(host)
+    described = tensor.__cuda_array_interface__
+    assert described["shape"] == (4, 3) and described["typestr"] == "<f4"
+    assert is_held(tensor)
+    address, read_only = described["data"]
+    assert not read_only
+    assert_same(seen_at(address, 4, 3), host)
+    back = torch.as_tensor(Address(address, (4, 3)), device="cuda")
+    back.add_(1)
+    assert_same(tensor, host + 1)
+
+
+def check_dlpack_out() -> None:
+    exports: list[Any] = [
+        torch.utils.dlpack.to_dlpack,
+        torch.to_dlpack,
+        lambda t: t.__dlpack__(),
+        lambda t: t.__dlpack__(stream=-1),
+        lambda t: t,  # from_dlpack asks the tensor itself
+    ]
+    for export in exports:
+        tensor = paged_out(numbers(4, 3))
+        imported = torch.from_dlpack(export(tensor))
+        assert is_held(tensor)
+        assert_same(imported, numbers(4, 3))
+        imported.mul_(2)
+        assert_same(tensor, numbers(4, 3) * 2)
+        assert imported.data_ptr() == tensor.data_ptr()
+    assert paged_out(numbers(2)).__dlpack_device__()[1] == 0
+
+
+def check_dlpack_out_of_a_view_with_gradient() -> None:
+    tensor = paged_out(numbers(4, 3))
+    imported = torch.from_dlpack(tensor.t()[1])
+    assert_same(imported, numbers(4, 3).t()[1])
+    raises(BufferError, lambda: torch.from_dlpack(paged_out(numbers(2)).requires_grad_()))
+
+
+def check_dlpack_in() -> None:
+    source = numbers(6).cuda()
+    address = source.data_ptr()
+    imported = torch.from_dlpack(torch.utils.dlpack.to_dlpack(source))
+    total = (imported * 2).sum()
+    torch.cuda.reclaim_inactive()
+    assert lms.is_resident(imported), "LMS took memory that is not the allocator's to move"
+    assert imported.data_ptr() == address and total.item() == numbers(6).sum().item() * 2
+
+
+def check_as_tensor_shares_no_move() -> None:
+    tensor = paged_out(numbers(6))
+    assert torch.as_tensor(tensor).data_ptr() == tensor.data_ptr()
+    assert torch.asarray(tensor, copy=False).data_ptr() == tensor.data_ptr()
+
+
+def check_pin_gives_addresses() -> None:
+    tensor = paged_out(numbers(6))
+    with lms.pin(tensor):
+        torch.cuda.reclaim_inactive()
+        assert lms.is_resident(tensor)
+        assert tensor.untyped_storage()[0] == 0
+    assert not is_held(tensor)
+
+
+def check_pointer_identity_without_holding() -> None:
+    tensor = paged_out(numbers(6))
+    other = paged_out(numbers(6))
+    page_out(tensor, other)
+    assert tensor.untyped_storage()._cdata == tensor[2:].untyped_storage()._cdata
+    assert tensor.untyped_storage()._cdata != other.untyped_storage()._cdata
+    assert torch._C._is_alias_of(tensor, tensor[2:])
+    assert not torch._C._is_alias_of(tensor, other)
+    assert not is_held(tensor) and not is_held(other)
+
+
+def check_ipc_fails_as_upstream_and_loses_nothing() -> None:
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    tensor = paged_out(numbers(64))
+    for share in (lambda: tensor.untyped_storage()._share_cuda_(), lambda: reduce_tensor(tensor)):
+        raises(RuntimeError, share, "operation not supported")
+        assert_same(tensor, numbers(64))
+    assert tensor.share_memory_() is tensor  # upstream does nothing for CUDA tensors
+    assert tensor.untyped_storage().share_memory_() is not None
+    assert_same(tensor, numbers(64))
+
+
+def check_record_stream() -> None:
+    side = torch.cuda.Stream()
+    tensor = paged_out(numbers(1 << 16))
+    tensor.record_stream(side)
+    with torch.cuda.stream(side):
+        total = tensor.sum()
+    side.synchronize()
+    assert total.item() == numbers(1 << 16).sum().item()
+    page_out(tensor)
+    tensor.record_stream(side)
+    assert_same(tensor, numbers(1 << 16))
+    del tensor
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    lms.set_enabled_lms(True)
+    main(globals())

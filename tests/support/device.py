@@ -1,0 +1,117 @@
+"""The device that programs under test see: simulated, or a real GPU.
+
+A program runs in a child process of its own, since what it does to CUDA cannot be undone in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.child import Child, Finished, failure
+
+TESTS = Path(__file__).resolve().parent.parent
+SIMCUDA = TESTS / "simcuda"
+PROGRAMS = TESTS / "programs"
+TIMEOUT = 600  # seconds: a program that takes longer hangs
+CAPACITY = "1G"  # of a simulated device
+# Settings of a parent that would change what a child does.
+FOREIGN = ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT", "PYTORCH_ALLOC_CONF")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where programs run."""
+
+    kind: str  # "sim" or "cuda"
+    build: Path | None  # of the simulation, with kind "sim"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether capacity, faults and the like can be chosen."""
+        return self.kind == "sim"
+
+    def environment(
+        self, *, capacity: int | str = CAPACITY, env: dict[str, str] | None = None, **settings: Any
+    ) -> dict[str, str]:
+        """Environment variables of a program.
+
+        Args:
+            capacity: bytes of each simulated device, or text such as "64M".
+            env: variables to add.
+            settings: simcuda.environment's: devices, kernels, faults and so on. A real GPU has
+                none of these: there they are ignored.
+        """
+        base = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+        base["PYTHONPATH"] = str(TESTS)
+        # The tests run side by side; more threads would fight for the cores.
+        base["OMP_NUM_THREADS"] = "1"
+        # Without it cuBLAS may choose another algorithm in the next run.
+        base["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        base.update(env or {})
+        if not self.simulated:
+            return base
+        sys.path.insert(0, str(SIMCUDA / "python"))
+        try:
+            import simcuda
+        finally:
+            sys.path.pop(0)
+        return simcuda.environment(self.build, capacity=capacity, base=base, **settings)
+
+    def run(self, *command: Any, timeout: float = TIMEOUT, **settings: Any) -> Finished:
+        """Runs `python COMMAND...` to its end, whatever its exit status.
+
+        Args:
+            command: a program and its arguments, or "-c" and code.
+            timeout: seconds.
+            settings: of `environment`.
+        """
+        arguments = [sys.executable, *(str(part) for part in command)]
+        try:
+            done = subprocess.run(
+                arguments,
+                env=self.environment(**settings),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired as error:
+            written = (error.stderr or b"").decode(errors="replace")
+            raise failure(arguments, f"did not end in {timeout} seconds", written) from None
+        return Finished(arguments, done.returncode, done.stdout, done.stderr)
+
+    def json(self, *command: Any, **settings: Any) -> Any:
+        """Runs `python COMMAND...`, which must succeed; returns the last line it printed as JSON.
+
+        Raises:
+            ChildError: it failed; the message ends with what it wrote on standard error.
+        """
+        return self.run(*command, **settings).json()
+
+    @contextlib.contextmanager
+    def serve(self, *command: Any, **settings: Any) -> Iterator[Child]:
+        """Starts `python COMMAND...`, a program that answers requests until the context closes."""
+        arguments = [sys.executable, *(str(part) for part in command)]
+        with Child(arguments, self.environment(**settings), TIMEOUT) as child:
+            yield child
+
+
+def find(kind: str, root: Path) -> Device:
+    """The device that the tests use; builds the simulation if nobody did."""
+    if kind == "cuda":
+        return Device("cuda", None)
+    built = os.environ.get("LMS_SIM_BUILD")
+    if built:
+        return Device("sim", Path(built))
+    out = root / ".lms" / "simcuda"
+    script = SIMCUDA / "build.py"
+    done = subprocess.run([sys.executable, script, "--out", out], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"the simulated device does not build:\n{done.stderr}")
+    return Device("sim", out)
