@@ -35,11 +35,11 @@ def wheels_folder() -> Path:
     return paths.home() / "wheels"
 
 
-def build(release: Release, python: str, folder: Path) -> Path:
+def build(release: Release, python: str, folder: Path, quiet: bool = False) -> Path:
     """Make the LMS wheel of a release for one Python, verified; return its path.
 
     The wheel appears in `folder` only after it passed all checks. If one made from the same inputs
-    is there already, it is kept.
+    is there already, it is kept, which is said unless `quiet`.
 
     Raises:
         LmsError: one of its kinds, by what failed; nothing half-written is left.
@@ -55,7 +55,8 @@ def build(release: Release, python: str, folder: Path) -> Path:
         )
         inputs = _inputs(release, loaded, pinned.sha256)
         if _is_current(target, stamp, inputs):
-            progress.note(f"{target.name} is up to date")
+            if not quiet:
+                progress.note(f"{target.name} is up to date")
             return target
         files.require_space(folder, WHEEL_SPACE, f"building {target.name}")
         with Wheel(download.fetch_official(pinned)) as official:

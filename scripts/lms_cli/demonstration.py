@@ -139,9 +139,10 @@ def _train(
     )
     arguments = ["--model", model, "--mode", mode, "--steps", str(steps), "--json", str(report)]
     command = [str(environment.python), str(PROGRAM), *arguments]
+    process = variables(environment, settings)
     size = "unlimited" if limit is None else f"{limit / 2**20:.0f} MiB of"
     with progress.step(f"training {model}, LMS {mode}, {size} device memory"):
-        status = subprocess.run(command, env=variables(environment, settings)).returncode
+        status = subprocess.run(command, env=process).returncode
     if status != 0 or not report.exists():
         raise LmsError(
             f"training {model} with LMS {mode} ended with status {status}",

@@ -68,7 +68,7 @@ def ensure(release: Release) -> Environment:
     """
     from lms_cli import builds
 
-    wheel = builds.build(release, releases.running_python(), builds.wheels_folder())
+    wheel = builds.build(release, releases.running_python(), builds.wheels_folder(), quiet=True)
     environment = of(release)
     with files.locked(environment.folder):
         _install_locked(environment, release)
