@@ -245,24 +245,26 @@ void Device::hold_in_capture(ManagedStorage* record) {
 }
 
 void Device::hold(ManagedStorage* record) {
+  Freed freed;
   {
     Lock lock(*this);
     if (record->held) {
       return;
     }
     add_pin(record);
-    record->held = true;
   }
   try {
     page_in(record);
   } catch (...) {
-    Freed freed;
     Lock lock(*this);
-    record->held = false;
     drop_pin(record, freed);
     throw;
   }
   Lock lock(*this);
+  if (record->held) { // by another thread meanwhile: its pin is enough
+    drop_pin(record, freed);
+  }
+  record->held = true;
   if (record->arrival) {
     // The host waits because the address may be used on any stream, at once,
     // by code that LMS does not see.
