@@ -7,11 +7,26 @@ import json
 import os
 from pathlib import Path
 
-from lms_cli import compile, download, files, graft, paths, progress, series, verify
+from lms_cli import (
+    compile,
+    download,
+    elf,
+    files,
+    graft,
+    layout,
+    paths,
+    progress,
+    series,
+    verify,
+    wheelfile,
+    zipcheck,
+)
 from lms_cli.errors import VerifyError
 from lms_cli.releases import Release
 from lms_cli.wheelfile import Wheel
 
+# A change in one of these may change the wheel, or what is checked of it.
+MAKERS = (compile, elf, graft, layout, series, verify, wheelfile, zipcheck)
 WHEEL_SPACE = 1_500_000_000  # bytes: a wheel, its temporary copy, headers and objects
 
 
@@ -20,11 +35,11 @@ def wheels_folder() -> Path:
     return paths.home() / "wheels"
 
 
-def build(release: Release, python: str, folder: Path) -> Path:
+def build(release: Release, python: str, folder: Path, quiet: bool = False) -> Path:
     """Make the LMS wheel of a release for one Python, verified; return its path.
 
     The wheel appears in `folder` only after it passed all checks. If one made from the same inputs
-    is there already, it is kept.
+    is there already, it is kept, which is said unless `quiet`.
 
     Raises:
         LmsError: one of its kinds, by what failed; nothing half-written is left.
@@ -40,7 +55,8 @@ def build(release: Release, python: str, folder: Path) -> Path:
         )
         inputs = _inputs(release, loaded, pinned.sha256)
         if _is_current(target, stamp, inputs):
-            progress.note(f"{target.name} is up to date")
+            if not quiet:
+                progress.note(f"{target.name} is up to date")
             return target
         files.require_space(folder, WHEEL_SPACE, f"building {target.name}")
         with Wheel(download.fetch_official(pinned)) as official:
@@ -74,7 +90,7 @@ def report(path: Path, patches: Path) -> None:
 
 
 def _inputs(release: Release, loaded: series.Series, official_sha256: str) -> str:
-    tools = [*sorted(Path(__file__).parent.glob("*.py")), compile.PROJECT, release.lock]
+    tools = [*(Path(str(module.__file__)) for module in MAKERS), compile.PROJECT, release.lock]
     parts = [
         release,
         loaded.digest(),

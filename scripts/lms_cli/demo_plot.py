@@ -53,9 +53,9 @@ def main() -> None:
             fontsize=9,
         )
     axes.set(xlabel="operators", ylabel="MiB", title=f"{args.title} trained with LMS")
-    axes.set_ylim(0, args.need / MIB * 1.15)
+    axes.set_ylim(0, args.need / MIB * 1.25)
     axes.margins(x=0)
-    axes.legend(loc="upper right", fontsize=9)
+    axes.legend(loc="upper right", ncols=2, fontsize=9)
     figure.savefig(args.out, dpi=120)
 
 

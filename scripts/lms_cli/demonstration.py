@@ -36,7 +36,7 @@ class Outcome:
     steps: int
     losses: tuple[float, ...]
     weights_sha256: str
-    needed_bytes: int  # the most that tensors took at once; of the unlimited run only
+    needed_bytes: int  # the most that tensors took at once; 0 unless the device was unlimited
     peak_device_bytes: int  # the most device memory in use
     paged_in_bytes: int
     paged_out_bytes: int
@@ -54,7 +54,7 @@ class Outcome:
                 status=row["status"],
                 steps=row["steps"],
                 losses=tuple(row["losses"]),
-                weights_sha256=row["weights_sha256"] or "",
+                weights_sha256=row["weights_sha256"],
                 needed_bytes=row["needed_bytes"],
                 peak_device_bytes=row["peak_device_bytes"],
                 paged_in_bytes=row["paged_in_bytes"],
@@ -139,9 +139,10 @@ def _train(
     )
     arguments = ["--model", model, "--mode", mode, "--steps", str(steps), "--json", str(report)]
     command = [str(environment.python), str(PROGRAM), *arguments]
+    process = variables(environment, settings)
     size = "unlimited" if limit is None else f"{limit / 2**20:.0f} MiB of"
     with progress.step(f"training {model}, LMS {mode}, {size} device memory"):
-        status = subprocess.run(command, env=variables(environment, settings)).returncode
+        status = subprocess.run(command, env=process).returncode
     if status != 0 or not report.exists():
         raise LmsError(
             f"training {model} with LMS {mode} ended with status {status}",

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lms_cli import environments, files, paths, pip, progress, releases
+from lms_cli import environments, files, graft, paths, pip, progress, releases
 from lms_cli.errors import BrokenEnvironmentError
 from lms_cli.graft import MANIFEST
 from lms_cli.releases import Release
@@ -68,11 +68,11 @@ def ensure(release: Release) -> Environment:
     """
     from lms_cli import builds
 
-    wheel = builds.build(release, releases.running_python(), builds.wheels_folder())
+    wheel = builds.build(release, releases.running_python(), builds.wheels_folder(), quiet=True)
     environment = of(release)
     with files.locked(environment.folder):
         _install_locked(environment, release)
-        _install_torch(environment, wheel)
+        _install_torch(environment, wheel, graft.dist_info_folder(release))
     return environment
 
 
@@ -91,10 +91,11 @@ def _install_locked(environment: Environment, release: Release) -> None:
         environments.mark_complete(environment.folder, key)
 
 
-def _install_torch(environment: Environment, wheel: Path) -> None:
+def _install_torch(environment: Environment, wheel: Path, dist_info: str) -> None:
     marker = environment.folder / TORCH_MARKER
     sha256 = files.sha256_of(wheel)
-    if marker.is_file() and marker.read_text(encoding="utf-8") == sha256:
+    manifest = environment.site_packages / dist_info / MANIFEST  # gone if torch was replaced
+    if marker.is_file() and marker.read_text(encoding="utf-8") == sha256 and manifest.is_file():
         return
     marker.unlink(missing_ok=True)
     with progress.step(f"installing {wheel.name}"):

@@ -7,6 +7,8 @@ import importlib
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ def default_device() -> str:
     return "cuda" if any(path.exists() for path in NVIDIA) else "sim"
 
 
+@cache
 def build(environment: Environment) -> Path:
     """The folder with the simulation's libraries for an environment's torch, built if need be.
 
@@ -48,7 +51,8 @@ def build(environment: Environment) -> Path:
     name = hashlib.sha256(str(environment.folder).encode()).hexdigest()[:12]
     folder = paths.home().resolve() / f"simcuda-{name}"
     command = [str(environment.python), str(paths.SIMCUDA / "build.py"), "--out", str(folder)]
-    with progress.step("building the simulated device, unless it is up to date"):
+    announcement = progress.step("building the simulated device")
+    with nullcontext() if folder.exists() else announcement:  # it notices by itself what changed
         result = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

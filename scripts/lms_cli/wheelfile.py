@@ -213,7 +213,7 @@ def _add(
     name: str, content: bytes, moment: tuple[int, int, int, int, int, int], output: zipfile.ZipFile
 ) -> None:
     info = zipfile.ZipInfo(name, moment)
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_STORED  # each version of zlib deflates in its own way
     info.external_attr = REGULAR_FILE << 16
     info.create_system = 3  # Unix
     output.writestr(info, content)

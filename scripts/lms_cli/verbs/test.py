@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
         **os.environ,
         "PATH": f"{environment.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "LMS_LINTERS": str(linters.parent),
-        "LMS_SIMCUDA_BUILD": str(simulate.build(environment)),
+        "LMS_SIM_BUILD": str(simulate.build(environment)),
     }
     arguments = args.arguments[args.arguments[:1] == ["--"] :]
     command = [str(environment.python), "-m", "pytest", *(arguments or ["--numprocesses=2"])]

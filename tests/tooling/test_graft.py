@@ -1,4 +1,4 @@
-"""Building a wheel, on a tiny fake release."""
+"""Building a wheel: grafting a series on a tiny fake release."""
 
 from __future__ import annotations
 
