@@ -158,11 +158,16 @@ def compile_all(compiler: Compiler, out: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         precompiled = pool.submit(compiler.precompile, SOURCES / "ops/precompiled.h")
         folders = {
-            name: [pool.submit(compiler.compile, path) for path in sorted((SOURCES / name).glob("*.cpp"))]
+            name: [
+                pool.submit(compiler.compile, path)
+                for path in sorted((SOURCES / name).glob("*.cpp"))
+            ]
             for name in ("runtime", "nvml")
         }
         use = precompiled.result()
-        ops = [pool.submit(compiler.compile, path, *use) for path in (SOURCES / "ops").glob("*.cpp")]
+        ops = [
+            pool.submit(compiler.compile, path, *use) for path in (SOURCES / "ops").glob("*.cpp")
+        ]
         folders["ops"] = ops
         objects = {name: [job.result() for job in jobs] for name, jobs in folders.items()}
     lib = out / "lib"

@@ -121,9 +121,11 @@ def work(arguments: argparse.Namespace) -> int:
     from torch.testing._internal.common_methods_invocations import op_db
 
     # Random operators are wrapped to be run with a fixed seed; here the seed is set for all.
-    common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    def plain(op: Any, *args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    setattr(common_methods_invocations, "wrapper_set_seed", plain)  # noqa: B010
     warnings.simplefilter("ignore")
-    torch.set_printoptions(threshold=20)
     chosen = [op for op in op_db if not arguments.operators or op.name in arguments.operators]
     for op in chosen[arguments.start :]:
         name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
@@ -243,7 +245,7 @@ def compare(
 
     if len(expected) != len(found):
         return f"{len(expected)} results on the CPU, {len(found)} on the device"
-    for number, (a, b) in enumerate(zip(expected, found)):
+    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             if type(a) is not type(b) or (a != b and not shapes_only):
                 return f"result {number}: {a!r} on the CPU, {b!r} on the device"
@@ -251,11 +253,10 @@ def compare(
             if a.dtype != b.dtype or a.dim() != b.dim():
                 return f"result {number}: {a.dtype}{a.shape} and {b.dtype}{b.shape}"
         else:
-            close = a.dtype in (torch.float32, torch.complex64)
-            tolerance = {"rtol": 1e-4, "atol": 1e-4} if close else {}
-            tolerance = {"rtol": 0, "atol": 0} if exact else tolerance
+            single = a.dtype in (torch.float32, torch.complex64)
+            bound = 0.0 if exact else 1e-4 if single else None  # None: by the type
             try:
-                torch.testing.assert_close(b, a, equal_nan=True, **tolerance)
+                torch.testing.assert_close(b, a, rtol=bound, atol=bound, equal_nan=True)
             except (AssertionError, NotImplementedError, RuntimeError) as error:
                 return f"result {number}: {error}"
     return ""
