@@ -50,6 +50,7 @@ class Outcome:
     random: bool = False  # results depend on the seed: only sizes and types are compared
     digest: str = ""  # sha256 of outputs and gradients on the device
     message: str = ""
+    unsimulated: int = 0  # kernels launched that nothing simulates; 0 on a real card
 
 
 def main() -> int:
@@ -78,6 +79,7 @@ def summarise(outcomes: list[Outcome]) -> dict[str, Any]:
         "agree": sum(outcome.status == "agree" for outcome in counted),
         "total": len(counted),
         "skipped": len(outcomes) - len(counted),
+        "unsimulated_launches": sum(outcome.unsimulated for outcome in counted),
         "operators": {outcome.operator: dataclasses.asdict(outcome) for outcome in outcomes},
     }
 
@@ -130,7 +132,9 @@ def work(arguments: argparse.Namespace) -> int:
     for op in chosen[arguments.start :]:
         name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
         channel.write(f"BEGIN {name}\n")
+        before = launches()
         outcome = run_operator(op, name, arguments)
+        outcome.unsimulated = launches() - before
         channel.write(f"OUTCOME {json.dumps(dataclasses.asdict(outcome))}\n")
         try:
             torch.cuda.synchronize()
@@ -139,6 +143,15 @@ def work(arguments: argparse.Namespace) -> int:
             os._exit(RESTART)  # the device's error sticks to the process
     channel.write("END\n")
     return 0
+
+
+def launches() -> int:
+    """Kernels launched so far that nothing simulates."""
+    try:
+        import simcuda
+    except ImportError:  # a real card
+        return 0
+    return simcuda.stats().unsimulated_launches if simcuda.active() else 0
 
 
 def run_operator(op: Any, name: str, arguments: argparse.Namespace) -> Outcome:
