@@ -26,7 +26,7 @@ def autoload() -> None:
 
 
 def _keep_cudnn_off() -> None:
-    """cuDNN's kernels are not simulated: PyTorch's own are used, whatever the program asks."""
+    """Makes PyTorch use its own kernels, whatever the program asks: cuDNN's are not simulated."""
     import torch
     from torch.backends import ContextProp
 
