@@ -115,12 +115,12 @@ class Compiler:
         for path in target.includes:
             self.flags += ["-isystem", str(path)]
 
-    def fingerprint(self) -> str:
-        """Of everything that the libraries depend on."""
+    def fingerprint(self, folder: Path) -> str:
+        """Of everything that the library of this folder depends on."""
         version = subprocess.run([self.cxx, "-dumpfullversion"], capture_output=True, check=True)
         digest = hashlib.sha256(version.stdout)
         digest.update(repr((self.cxx, self.flags, self.target.version)).encode())
-        for path in (Path(__file__), *sorted(SOURCES.rglob("*.*"))):
+        for path in (Path(__file__), *sorted(SOURCES.glob("*.h")), *sorted(folder.glob("*.*"))):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 
@@ -150,29 +150,36 @@ class Compiler:
         whole = made.with_suffix(".new")
         names = [str(path) for path in objects]
         self.run("-shared", "-pthread", *self.flags[:3], *names, "-o", str(whole), *flags)
-        os.replace(whole, made)
+        whole.replace(made)
 
 
-def compile_all(compiler: Compiler, out: Path) -> None:
-    """Compiles and links the three libraries."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        precompiled = pool.submit(compiler.precompile, SOURCES / "ops/precompiled.h")
-        folders = {
-            name: [pool.submit(compiler.compile, path) for path in sorted((SOURCES / name).glob("*.cpp"))]
-            for name in ("runtime", "nvml")
-        }
-        use = precompiled.result()
-        ops = [pool.submit(compiler.compile, path, *use) for path in (SOURCES / "ops").glob("*.cpp")]
-        folders["ops"] = ops
-        objects = {name: [job.result() for job in jobs] for name, jobs in folders.items()}
-    lib = out / "lib"
-    lib.mkdir(exist_ok=True)
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """One shared library, from the sources of one folder."""
+
+    name: str
+    folder: Path
+    soname: str = ""  # "" has none
+    libraries: tuple[str, ...] = ()  # of torch, to link with
+
+    def build(self, compiler: Compiler, lib: Path) -> None:
+        """Compiles the folder and links it."""
+        header = self.folder / "precompiled.h"
+        use = compiler.precompile(header) if header.is_file() else []
+        sources = sorted(self.folder.glob("*.cpp"))
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda path: compiler.compile(path, *use), sources))
+        flags = [f"-Wl,-soname,{self.soname}"] if self.soname else []
+        flags += [f"-L{compiler.target.torch / 'lib'}", *(f"-l{name}" for name in self.libraries)]
+        compiler.link(objects, lib / f"{self.name}.so", *flags)
+
+
+LIBRARIES = (
     # The runtime answers to the driver's name too: libraries of torch ask for it.
-    compiler.link(objects["runtime"], lib / "libsimcuda.so", "-Wl,-soname,libcuda.so.1")
-    compiler.link(objects["nvml"], lib / "libsimnvml.so", "-Wl,-soname,libnvidia-ml.so.1")
-    torch = ["c10", "c10_cuda", "torch_cpu", "torch_cuda"]
-    flags = [f"-L{compiler.target.torch / 'lib'}", *(f"-l{name}" for name in torch)]
-    compiler.link(objects["ops"], lib / "libsimops.so", *flags)
+    Library("libsimcuda", SOURCES / "runtime", soname="libcuda.so.1"),
+    Library("libsimnvml", SOURCES / "nvml", soname="libnvidia-ml.so.1"),
+    Library("libsimops", SOURCES / "ops", libraries=("c10", "c10_cuda", "torch_cpu", "torch_cuda")),
+)
 
 
 @contextlib.contextmanager
@@ -186,21 +193,24 @@ def locked(out: Path) -> Iterator[None]:
 def build(out: Path, python: str) -> bool:
     """Builds into `out` for the torch of `python`; False when nothing had to be done."""
     target = find_target(python)
-    out.mkdir(parents=True, exist_ok=True)
-    scratch = out / "objects"
-    stamp = out / "fingerprint"
+    lib, scratch = out / "lib", out / "objects"
+    compiler = Compiler(target, scratch)
+    lib.mkdir(parents=True, exist_ok=True)
+    built = False
     with locked(out):
-        compiler = Compiler(target, scratch)
-        fingerprint = compiler.fingerprint()
-        if stamp.is_file() and stamp.read_text() == fingerprint:
-            return False
-        stamp.unlink(missing_ok=True)
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        compile_all(compiler, out)
-        shutil.rmtree(scratch)
-        stamp.write_text(fingerprint)
-    return True
+        for library in LIBRARIES:
+            stamp = lib / f"{library.name}.fingerprint"
+            fingerprint = compiler.fingerprint(library.folder)
+            if stamp.is_file() and stamp.read_text() == fingerprint:
+                continue
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            library.build(compiler, lib)
+            shutil.rmtree(scratch)
+            stamp.write_text(fingerprint)
+            built = True
+    return built
 
 
 def main() -> int:

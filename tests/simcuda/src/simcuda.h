@@ -21,16 +21,16 @@ struct SimcudaTask {
 };
 
 // Queues a kernel on `stream` and returns.
-SIMCUDA_API cudaError_t
-simcudaLaunch(cudaStream_t stream, int device, SimcudaTask task);
+SIMCUDA_API cudaError_t simcudaLaunch(cudaStream_t stream, int device,
+                                      SimcudaTask task);
 
 // Blocks the host until everything queued on `stream` has run. Unlike
 // cudaStreamSynchronize it is not counted and cannot be made to fail.
 SIMCUDA_API cudaError_t simcudaDrain(cudaStream_t stream, int device);
 
 // Queues a fill of [address, address + bytes) with the freed-memory pattern.
-SIMCUDA_API void simcudaPoison(
-    void* address, size_t bytes, cudaStream_t stream, int device);
+SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t stream,
+                               int device);
 
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
 SIMCUDA_API int simcudaPoisonLevel();  // SIMCUDA_POISON

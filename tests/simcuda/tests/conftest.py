@@ -33,8 +33,8 @@ def build_dir() -> Path:
     return out
 
 
-@pytest.fixture
-def simulate(build_dir: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+@pytest.fixture(scope="session")
+def run_simulated(build_dir: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a program on the simulation; its asserts are the test.
 
     Settings are those of simcuda.environment(). `status` is the exit status to expect, `launches`
@@ -69,3 +69,9 @@ def simulate(build_dir: Path) -> Callable[..., subprocess.CompletedProcess[str]]
         return done
 
     return run
+
+
+@pytest.fixture
+def simulate(run_simulated: Callable[..., Any]) -> Callable[..., Any]:
+    """run_simulated, for one test."""
+    return run_simulated

@@ -6,48 +6,59 @@ import pytest
 import simcuda
 
 
-@pytest.mark.parametrize(
-    ("function", "action"),
-    [
-        ("cudaMalloc", "torch.empty(50 << 20, dtype=torch.uint8, device='cuda')"),
-        ("cudaHostAlloc", "torch.empty(100_000, pin_memory=True)"),
-        ("cudaMemcpyAsync", "device.copy_(locked, non_blocking=True)"),
-        ("cudaEventCreate", "torch.cuda.Event().record()"),
-        ("cudaEventRecord", "event.record()"),
-        ("cudaEventSynchronize", "event.synchronize()"),
-        ("cudaStreamWaitEvent", "torch.cuda.current_stream().wait_event(event)"),
-        ("cudaStreamSynchronize", "torch.cuda.current_stream().synchronize()"),
-        ("cudaDeviceSynchronize", "torch.cuda.synchronize()"),
-        ("cudaMemGetInfo", "torch.cuda.mem_get_info()"),
-    ],
-)
-def test_a_chosen_call_fails_and_the_next_works(simulate, function, action):
+def test_a_chosen_call_fails_and_the_next_works(simulate):
     simulate(
-        f"""
+        """
         import torch, simcuda
         device, locked = torch.ones(8, device="cuda"), torch.ones(8).pin_memory()
         event = torch.cuda.Event()
         event.record()
         torch.cuda.synchronize()
-        simcuda.set_faults("{function}:1")
-        try:
-            {action}
-        except RuntimeError as error:
-            raised = str(error)
-        else:
-            raised = ""
-        if "{function}" == "cudaMalloc":
-            assert not raised  # the caching allocator frees what it holds and tries again
-            simcuda.set_faults("cudaMalloc:1-")
-            torch.cuda.empty_cache()
+        stream = torch.cuda.current_stream()
+        actions = {
+            "cudaHostAlloc": lambda: torch.empty(100_000, pin_memory=True),
+            "cudaMemcpyAsync": lambda: device.copy_(locked, non_blocking=True),
+            "cudaEventCreate": lambda: torch.cuda.Event().record(),
+            "cudaEventRecord": lambda: event.record(),
+            "cudaEventSynchronize": lambda: event.synchronize(),
+            "cudaStreamWaitEvent": lambda: stream.wait_event(event),
+            "cudaStreamSynchronize": lambda: stream.synchronize(),
+            "cudaDeviceSynchronize": lambda: torch.cuda.synchronize(),
+            "cudaMemGetInfo": lambda: torch.cuda.mem_get_info(),
+        }
+        for function, action in actions.items():
+            simcuda.set_faults(f"{function}:1")
             try:
-                {action}
-            except torch.cuda.OutOfMemoryError as error:
-                raised = str(error)
-            simcuda.set_faults("")
-        assert raised, "no error"
-        {action}
-        assert (device * 2).cpu().eq(2).all()
+                action()
+            except RuntimeError:
+                pass
+            else:
+                raise AssertionError(f"{function} did not fail")
+            action()
+            assert (device * 2).cpu().eq(2).all(), function
+        """
+    )
+
+
+def test_device_memory_can_be_refused(simulate):
+    simulate(
+        """
+        import torch, simcuda
+        def allocate():
+            return torch.empty(50 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.init()
+        simcuda.set_faults("cudaMalloc:1")
+        allocate()  # the caching allocator frees what it holds and tries again
+        torch.cuda.empty_cache()
+        simcuda.set_faults("cudaMalloc:1-")
+        try:
+            allocate()
+        except torch.cuda.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("no error")
+        simcuda.set_faults("")
+        allocate()
         """
     )
 
@@ -133,5 +144,5 @@ def test_wrong_variables_end_the_process(simulate, variable):
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path):
-    with pytest.raises(simcuda.SimulationError, match="run build.py --out"):
+    with pytest.raises(simcuda.SimulationError, match=r"run build\.py --out"):
         simcuda.environment(tmp_path, capacity="1G")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def test_a_device_holds_its_capacity_and_no_more(simulate):
     simulate(
@@ -54,27 +52,6 @@ def test_devices_have_their_own_memory(simulate):
     )
 
 
-@pytest.mark.parametrize("kernels", ["inline", "async"])
-def test_fresh_and_freed_memory_is_not_a_number(simulate, kernels):
-    simulate(
-        """
-        import torch
-        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            fresh = torch.empty(1 << 20, dtype=dtype, device="cuda")
-            assert fresh.isnan().all(), dtype
-            fresh.fill_(1)
-            address = fresh.data_ptr()
-            del fresh
-            again = torch.empty(1 << 20, dtype=dtype, device="cuda")
-            assert again.data_ptr() == address
-            assert again.isnan().all(), dtype
-            del again
-            torch.cuda.empty_cache()
-        """,
-        kernels=kernels,
-    )
-
-
 def test_without_poison_a_freed_block_keeps_its_numbers(simulate):
     simulate(
         """
@@ -84,33 +61,6 @@ def test_without_poison_a_freed_block_keeps_its_numbers(simulate):
         assert torch.empty(1 << 20, device="cuda").eq(1).all()
         """,
         poison=False,
-    )
-
-
-@pytest.mark.parametrize("schedule", [None, "early", "late", "split"])
-def test_a_freed_block_is_not_poisoned_under_work_queued_before(simulate, schedule):
-    simulate(
-        """
-        import torch
-        total = torch.zeros(1 << 18, device="cuda")
-        for i in range(50):
-            total += torch.full((1 << 18,), float(i), device="cuda")  # freed while in use
-        assert total.eq(sum(range(50))).all()
-        side = torch.cuda.Stream()
-        for i in range(20):
-            block = torch.full((1 << 18,), float(i), device="cuda")
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                torch.cuda._sleep(1_000_000)
-                copy = block.clone()
-            block.record_stream(side)
-            del block
-            torch.full((1 << 18,), -1.0, device="cuda")
-            side.synchronize()
-            assert copy.eq(i).all()
-        """,
-        kernels="async",
-        schedule=schedule,
     )
 
 

@@ -20,13 +20,13 @@ def autoload() -> None:
     operators.simopsRegister()
     _keep_cudnn_off()
     # The allocator has no devices before CUDA is initialised.
-    torch.cuda._lazy_call(operators.simopsAttachPoison)
+    torch.cuda._lazy_call(operators.simopsAttachPoison)  # type: ignore[no-untyped-call]
     # Work that is still queued must not run while Python is being taken down.
     atexit.register(library().simcudaFinish)
 
 
 def _keep_cudnn_off() -> None:
-    """cuDNN's kernels are not simulated: PyTorch's own are used, whatever the program asks."""
+    """Makes PyTorch use its own kernels, whatever the program asks: cuDNN's are not simulated."""
     import torch
     from torch.backends import ContextProp
 
@@ -35,5 +35,6 @@ def _keep_cudnn_off() -> None:
     def ignore(_value: bool) -> None:
         pass
 
-    torch._C._set_cudnn_enabled = ignore
-    type(torch.backends.cudnn).enabled = ContextProp(torch._C._get_cudnn_enabled, ignore)
+    off = ContextProp(torch._C._get_cudnn_enabled, ignore)  # type: ignore[no-untyped-call]
+    setattr(torch._C, "_set_cudnn_enabled", ignore)  # noqa: B010
+    setattr(type(torch.backends.cudnn), "enabled", off)  # noqa: B010

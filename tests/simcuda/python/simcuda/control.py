@@ -26,12 +26,13 @@ class Stats:
     calls: dict[str, int]  # per function of the CUDA runtime
 
 
+_FIGURES = [field.name for field in dataclasses.fields(Stats) if field.name != "calls"]
+
+
 class _Stats(ctypes.Structure):
     """SimcudaStats of simcuda.h."""
 
-    _fields_ = [
-        (field.name, ctypes.c_uint64) for field in dataclasses.fields(Stats) if field.name != "calls"
-    ]
+    _fields_ = [(name, ctypes.c_uint64) for name in _FIGURES]
 
 
 def active() -> bool:
@@ -64,7 +65,7 @@ def stats(device: int = 0) -> Stats:
     raw = _Stats()
     if library().simcudaGetStats(device, ctypes.byref(raw)) != 0:
         raise SimulationError(f"there is no simulated device {device}")
-    values = {name: getattr(raw, name) for name, _ in _Stats._fields_}
+    values = {name: getattr(raw, name) for name in _FIGURES}
     return Stats(**values, calls=calls())
 
 

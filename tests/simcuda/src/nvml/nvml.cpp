@@ -1,6 +1,7 @@
-// libnvidia-ml.so.1: PyTorch counts devices with it before CUDA starts, and lists
-// the processes on a device in an out-of-memory message. It reads the number of
-// devices itself, so that it can be opened without the CUDA simulation.
+// libnvidia-ml.so.1: PyTorch counts devices with it before CUDA starts, and
+// lists the processes on a device in an out-of-memory message. It reads the
+// number of devices itself, so that it can be opened without the CUDA
+// simulation.
 #include <cstdlib>
 
 #define NVML_API extern "C" __attribute__((visibility("default")))
@@ -41,8 +42,8 @@ NVML_API int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** device) {
   return kSuccess;
 }
 
-NVML_API int
-nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
+NVML_API int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count,
+                                                  void*) {
   *count = 0;
   return kSuccess;
 }

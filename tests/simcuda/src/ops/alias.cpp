@@ -9,8 +9,8 @@
 
 namespace simcuda {
 
-at::Tensor with_storage(
-    const at::Tensor& tensor, c10::Storage storage, c10::DispatchKey backend) {
+at::Tensor with_storage(const at::Tensor& tensor, c10::Storage storage,
+                        c10::DispatchKey backend) {
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(backend), tensor.dtype());
   auto* impl = made.unsafeGetTensorImpl();
@@ -34,10 +34,8 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
     // Resizable, as an operator may resize its `out` argument: the alias then
     // gets CPU memory of its own, and was_resized tells.
     alias = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(),
-        storage.nbytes(),
-        c10::DataPtr(
-            const_cast<void*>(storage.data()), c10::Device(c10::kCPU)),
+        c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+        c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::kCPU)),
         c10::GetCPUAllocator(),
         /*resizable=*/true);
   }
@@ -46,13 +44,13 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
 
 bool was_resized(const at::Tensor& tensor, const at::Tensor& alias) {
   return alias.sizes() != tensor.sizes() ||
-      alias.strides() != tensor.strides() ||
-      alias.storage().data() != tensor.storage().data();
+         alias.strides() != tensor.strides() ||
+         alias.storage().data() != tensor.storage().data();
 }
 
 size_t extent(const at::Tensor& tensor) {
-  return at::detail::computeStorageNbytes(
-      tensor.sizes(), tensor.strides(), tensor.itemsize());
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                          tensor.itemsize());
 }
 
 }  // namespace simcuda

@@ -22,8 +22,8 @@ class Aliases {
 };
 
 // A tensor like `tensor` in sizes, strides and bits, on another storage.
-at::Tensor with_storage(
-    const at::Tensor& tensor, c10::Storage storage, c10::DispatchKey backend);
+at::Tensor with_storage(const at::Tensor& tensor, c10::Storage storage,
+                        c10::DispatchKey backend);
 
 // True when an operator has given `alias` other sizes or other memory.
 bool was_resized(const at::Tensor& tensor, const at::Tensor& alias);

@@ -1,7 +1,7 @@
 // The results' shapes come from the operator's meta kernel; the results are
-// allocated, by the real allocator, before the computation is queued. The queued
-// work knows addresses only: the tensors may be freed, or paged out, as soon as
-// the host goes on, as with a kernel on a card.
+// allocated, by the real allocator, before the computation is queued. The
+// queued work knows addresses only: the tensors may be freed, or paged out, as
+// soon as the host goes on, as with a kernel on a card.
 #include "async.h"
 
 #include <ATen/EmptyTensor.h>
@@ -27,12 +27,9 @@ namespace {
 // shapes than the CUDA kernel that the meta kernel describes.
 const std::set<std::string>& synchronous() {
   static const std::set<std::string> names = {
-      "aten::_embedding_bag",
-      "aten::_embedding_bag_forward_only",
-      "aten::_index_put_impl_",
-      "aten::_unique2",
-      "aten::masked_select",
-      "aten::nonzero",
+      "aten::_embedding_bag",   "aten::_embedding_bag_forward_only",
+      "aten::_index_put_impl_", "aten::_unique2",
+      "aten::masked_select",    "aten::nonzero",
   };
   return names;
 }
@@ -67,8 +64,8 @@ bool starts_with(const std::string& text, const char* prefix) {
 bool is_plain_in_place(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
   return name.back() == '_' &&
-      (starts_with(name, "aten::_foreach") ||
-       starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
+         (starts_with(name, "aten::_foreach") ||
+          starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
 }
 
 at::Tensor to_meta(const at::Tensor& tensor) {
@@ -92,10 +89,8 @@ struct Shapes {
 
 // False when the meta kernel cannot tell; the computation then tells, or raises
 // the error.
-bool find_shapes(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments,
-    Shapes& shapes) {
+bool find_shapes(const c10::OperatorHandle& op,
+                 c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
   if (without_meta().holds(op.operator_name())) {
     return false;
   }
@@ -111,8 +106,8 @@ bool find_shapes(
   }
   shapes.results = shapes.arguments;
   try {
-    op.redispatchBoxed(
-        c10::DispatchKeySet(c10::DispatchKey::Meta), &shapes.results);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),
+                       &shapes.results);
   } catch (const c10::NotImplementedError&) {
     without_meta().add(op.operator_name());
     return false;
@@ -123,10 +118,9 @@ bool find_shapes(
 }
 
 // Gives written tensors the shapes that the operator will give them.
-void resize_written(
-    const c10::FunctionSchema& schema,
-    c10::ArrayRef<c10::IValue> arguments,
-    c10::ArrayRef<c10::IValue> shapes) {
+void resize_written(const c10::FunctionSchema& schema,
+                    c10::ArrayRef<c10::IValue> arguments,
+                    c10::ArrayRef<c10::IValue> shapes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!is_written(schema.arguments()[i]) || !arguments[i].isTensor()) {
       continue;
@@ -156,12 +150,8 @@ void store(const at::Tensor& from, const at::Tensor& to) {
   }
   TORCH_CHECK(
       from.sizes() == to.sizes() && from.scalar_type() == to.scalar_type(),
-      "the result is ",
-      from.scalar_type(),
-      from.sizes(),
-      " but its meta kernel said ",
-      to.scalar_type(),
-      to.sizes());
+      "the result is ", from.scalar_type(), from.sizes(),
+      " but its meta kernel said ", to.scalar_type(), to.sizes());
   if (from.strides() == to.strides() && from.numel() > 0) {
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), extent(from));
   } else {
@@ -176,13 +166,11 @@ void Work::run() {
     for (const auto& [i, target] : targets) {
       std::vector<at::Tensor> from;
       std::vector<at::Tensor> to;
-      for_each_tensor(computation.results()[i], [&](const at::Tensor& t) {
-        from.push_back(t);
-      });
+      for_each_tensor(computation.results()[i],
+                      [&](const at::Tensor& t) { from.push_back(t); });
       for_each_tensor(target, [&](const at::Tensor& t) { to.push_back(t); });
-      TORCH_CHECK(
-          from.size() == to.size(),
-          "its meta kernel said another number of results");
+      TORCH_CHECK(from.size() == to.size(),
+                  "its meta kernel said another number of results");
       for (size_t k = 0; k < from.size(); ++k) {
         store(from[k], to[k]);
       }
@@ -204,11 +192,10 @@ void queue(std::unique_ptr<Work> work, const c10::cuda::CUDAStream& stream) {
 
 }  // namespace
 
-bool simulate_async(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments,
-    const c10::cuda::CUDAStream& stream,
-    torch::jit::Stack& results) {
+bool simulate_async(const c10::OperatorHandle& op,
+                    c10::ArrayRef<c10::IValue> arguments,
+                    const c10::cuda::CUDAStream& stream,
+                    torch::jit::Stack& results) {
   static const bool async = simcudaIsAsync() != 0;
   const auto& schema = op.schema();
   if (!async || synchronous().count(schema.name()) != 0) {
@@ -230,11 +217,11 @@ bool simulate_async(
     }
     resize_written(schema, arguments, shapes.arguments);
   }
-  auto work = std::make_unique<Work>(Work{
-      c10::toString(op.operator_name()),
-      Computation(op, arguments, stream.device(), /*own=*/true),
-      {},
-      {}});
+  auto work = std::make_unique<Work>(
+      Work{c10::toString(op.operator_name()),
+           Computation(op, arguments, stream.device(), /*own=*/true),
+           {},
+           {}});
   for (size_t i = 0; i < schema.returns().size(); ++i) {
     if (const c10::IValue* same = find_aliased(schema, i, arguments)) {
       results.push_back(*same);

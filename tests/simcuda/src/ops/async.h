@@ -8,10 +8,9 @@ namespace simcuda {
 
 // False when the call must be computed at once instead: in inline mode, or
 // because its results' shapes depend on data.
-bool simulate_async(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments,
-    const c10::cuda::CUDAStream& stream,
-    torch::jit::Stack& results);
+bool simulate_async(const c10::OperatorHandle& op,
+                    c10::ArrayRef<c10::IValue> arguments,
+                    const c10::cuda::CUDAStream& stream,
+                    torch::jit::Stack& results);
 
 }  // namespace simcuda

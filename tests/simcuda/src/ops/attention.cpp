@@ -11,9 +11,9 @@
 namespace simcuda {
 namespace {
 
-using torch::jit::Stack;
 using torch::jit::drop;
 using torch::jit::peek;
+using torch::jit::Stack;
 
 struct Problem {
   at::Tensor query, key, value;  // batch, heads, length, width
@@ -41,8 +41,8 @@ at::ScalarType precise(const at::Tensor& tensor) {
 at::Tensor per_head(const at::Tensor& tensor, const Problem& p) {
   const at::Tensor wide = tensor.to(precise(tensor));
   return p.grouped()
-      ? wide.repeat_interleave(p.query.size(1) / tensor.size(1), 1)
-      : wide;
+             ? wide.repeat_interleave(p.query.size(1) / tensor.size(1), 1)
+             : wide;
 }
 
 at::Tensor scores(const Problem& p) {
@@ -88,12 +88,11 @@ Forward forward(const Problem& p) {
   }
   const at::Tensor out = at::matmul(weights, per_head(p.value, p));
   // Laid out as batch, length, heads, width, as the CUDA kernels do.
-  return {
-      out.to(p.query.scalar_type())
-          .transpose(1, 2)
-          .contiguous()
-          .transpose(1, 2),
-      lse.to(at::kFloat)};
+  return {out.to(p.query.scalar_type())
+              .transpose(1, 2)
+              .contiguous()
+              .transpose(1, 2),
+          lse.to(at::kFloat)};
 }
 
 struct Backward {
@@ -127,8 +126,7 @@ Backward backward(const Problem& p, const at::Tensor& grad_out) {
   const at::Tensor scaled = d_scores * p.scale;
   const at::Tensor query = p.query.to(precise(p.query));
   Backward b;
-  b.query =
-      at::matmul(scaled, per_head(p.key, p)).to(p.query.scalar_type());
+  b.query = at::matmul(scaled, per_head(p.key, p)).to(p.query.scalar_type());
   b.key = sum_groups(at::matmul(scaled.transpose(-2, -1), query), p.key);
   b.value = sum_groups(at::matmul(dropped.transpose(-2, -1), grad), p.value);
   if (p.bias.defined()) {
@@ -216,8 +214,8 @@ void efficient(Stack* stack) {
   // The CUDA kernel pads the length to a multiple of 32.
   const int64_t length = p.query.size(2);
   const int64_t padded = wants_lse ? (length + 31) / 32 * 32 : 0;
-  at::Tensor lse = at::full(
-      {p.query.size(0), p.query.size(1), padded}, INFINITY, at::kFloat);
+  at::Tensor lse = at::full({p.query.size(0), p.query.size(1), padded},
+                            INFINITY, at::kFloat);
   if (wants_lse) {
     lse.slice(2, 0, length).copy_(f.logsumexp);
   }
@@ -259,16 +257,12 @@ void efficient_backward(Stack* stack) {
 
 void add_attention() {
   add_handwritten("aten::_scaled_dot_product_flash_attention", "", flash);
-  add_handwritten(
-      "aten::_scaled_dot_product_flash_attention_backward",
-      "",
-      flash_backward);
-  add_handwritten(
-      "aten::_scaled_dot_product_efficient_attention", "", efficient);
-  add_handwritten(
-      "aten::_scaled_dot_product_efficient_attention_backward",
-      "",
-      efficient_backward);
+  add_handwritten("aten::_scaled_dot_product_flash_attention_backward", "",
+                  flash_backward);
+  add_handwritten("aten::_scaled_dot_product_efficient_attention", "",
+                  efficient);
+  add_handwritten("aten::_scaled_dot_product_efficient_attention_backward", "",
+                  efficient_backward);
 }
 
 }  // namespace simcuda

@@ -13,14 +13,11 @@ namespace {
 c10::DispatchKeySet everything_above() {
   using c10::DispatchKey;
   return c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-      c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet(
-             {DispatchKey::FPGA,
-              DispatchKey::Python,
-              DispatchKey::PythonTLSSnapshot,
-              DispatchKey::Functionalize,
-              DispatchKey::PreDispatch,
-              DispatchKey::FuncTorchBatched,
+         c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet(
+             {DispatchKey::FPGA, DispatchKey::Python,
+              DispatchKey::PythonTLSSnapshot, DispatchKey::Functionalize,
+              DispatchKey::PreDispatch, DispatchKey::FuncTorchBatched,
               DispatchKey::FuncTorchVmapMode,
               DispatchKey::FuncTorchDynamicLayerFrontMode,
               DispatchKey::FuncTorchDynamicLayerBackMode,
@@ -41,14 +38,12 @@ BelowEverything::BelowEverything() : guard_(everything_above()) {}
 
 bool can_compute(const c10::OperatorHandle& op) {
   return find_handwritten(op.operator_name()) != nullptr ||
-      op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+         op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-Computation::Computation(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments,
-    c10::Device device,
-    bool own)
+Computation::Computation(const c10::OperatorHandle& op,
+                         c10::ArrayRef<c10::IValue> arguments,
+                         c10::Device device, bool own)
     : op_(op) {
   BelowEverything guard;
   const bool random = is_random(op.schema());

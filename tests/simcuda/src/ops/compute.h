@@ -12,11 +12,9 @@ class Computation {
  public:
   // Takes the arguments' addresses now. `own` makes copies of the CPU tensors
   // among them, for a computation that runs later.
-  Computation(
-      const c10::OperatorHandle& op,
-      c10::ArrayRef<c10::IValue> arguments,
-      c10::Device device,
-      bool own);
+  Computation(const c10::OperatorHandle& op,
+              c10::ArrayRef<c10::IValue> arguments, c10::Device device,
+              bool own);
 
   // Computes; afterwards results() holds CPU tensors.
   void run();

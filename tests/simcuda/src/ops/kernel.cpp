@@ -15,11 +15,9 @@
 namespace simcuda {
 namespace {
 
-void simulate_inline(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments,
-    c10::cuda::CUDAStream stream,
-    torch::jit::Stack& results) {
+void simulate_inline(const c10::OperatorHandle& op,
+                     c10::ArrayRef<c10::IValue> arguments,
+                     c10::cuda::CUDAStream stream, torch::jit::Stack& results) {
   C10_CUDA_CHECK(simcudaDrain(stream.stream(), stream.device_index()));
   Computation computation(op, arguments, stream.device(), /*own=*/false);
   computation.run();
@@ -39,10 +37,8 @@ void simulate_inline(
 }  // namespace
 
 void simulate(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      can_compute(op),
-      op.operator_name(),
-      " is not simulated: it exists for CUDA only");
+  TORCH_CHECK_NOT_IMPLEMENTED(can_compute(op), op.operator_name(),
+                              " is not simulated: it exists for CUDA only");
   const size_t count = op.schema().arguments().size();
   const std::vector<c10::IValue> arguments(
       stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());

@@ -8,9 +8,9 @@
 namespace simcuda {
 namespace {
 
-using torch::jit::Stack;
 using torch::jit::drop;
 using torch::jit::peek;
+using torch::jit::Stack;
 
 at::Tensor keep_mask(const at::Tensor& like, double p) {
   return at::empty_like(like, at::kBool).bernoulli_(1 - p, call_generator());
@@ -83,9 +83,8 @@ void product_as(Stack* stack) {
   const at::Tensor b = peek(*stack, 1, 3).toTensor();
   const auto type = peek(*stack, 2, 3).toScalarType();
   drop(*stack, 3);
-  stack->emplace_back(
-      kBatched ? at::bmm(a.to(type), b.to(type))
-               : at::mm(a.to(type), b.to(type)));
+  stack->emplace_back(kBatched ? at::bmm(a.to(type), b.to(type))
+                               : at::mm(a.to(type), b.to(type)));
 }
 
 }  // namespace
@@ -93,8 +92,8 @@ void product_as(Stack* stack) {
 void add_others() {
   add_handwritten("aten::native_dropout", "", native_dropout);
   add_handwritten("aten::_fused_dropout", "", fused_dropout);
-  add_handwritten(
-      "aten::_fused_rms_norm_backward", "", fused_rms_norm_backward);
+  add_handwritten("aten::_fused_rms_norm_backward", "",
+                  fused_rms_norm_backward);
   add_handwritten("aten::mm", "dtype", product_as<false>);
   add_handwritten("aten::bmm", "dtype", product_as<true>);
 }

@@ -33,10 +33,9 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-const c10::IValue* find_aliased(
-    const c10::FunctionSchema& schema,
-    size_t result,
-    c10::ArrayRef<c10::IValue> arguments) {
+const c10::IValue* find_aliased(const c10::FunctionSchema& schema,
+                                size_t result,
+                                c10::ArrayRef<c10::IValue> arguments) {
   const c10::AliasInfo* wanted = schema.returns()[result].alias_info();
   if (wanted == nullptr) {
     return nullptr;
@@ -58,8 +57,8 @@ at::Tensor empty_like_on(const at::Tensor& tensor, c10::Device device) {
   return made;
 }
 
-c10::IValue to_device(
-    const c10::IValue& computed, const c10::cuda::CUDAStream& stream) {
+c10::IValue to_device(const c10::IValue& computed,
+                      const c10::cuda::CUDAStream& stream) {
   return map_tensors(computed, [&](const at::Tensor& from) {
     at::Tensor to = empty_like_on(from, stream.device());
     // The allocator may have queued work for the block that it gave.
@@ -73,14 +72,11 @@ void give_shape(const at::Tensor& to, const at::Tensor& from) {
   // As a row, for strides that leave holes.
   const auto bytes = static_cast<int64_t>(extent(from));
   to.resize_({bytes / static_cast<int64_t>(from.itemsize())});
-  to.unsafeGetTensorImpl()->set_sizes_and_strides(
-      from.sizes(), from.strides());
+  to.unsafeGetTensorImpl()->set_sizes_and_strides(from.sizes(), from.strides());
 }
 
-void settle_resized(
-    const c10::IValue& argument,
-    const c10::IValue& alias,
-    const c10::cuda::CUDAStream& stream) {
+void settle_resized(const c10::IValue& argument, const c10::IValue& alias,
+                    const c10::cuda::CUDAStream& stream) {
   const auto tensors = tensors_of(argument);
   const auto aliases = tensors_of(alias);
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -10,22 +10,19 @@ namespace simcuda {
 bool is_written(const c10::Argument& argument);
 
 // The argument that the schema says this result is, or nullptr.
-const c10::IValue* find_aliased(
-    const c10::FunctionSchema& schema,
-    size_t result,
-    c10::ArrayRef<c10::IValue> arguments);
+const c10::IValue* find_aliased(const c10::FunctionSchema& schema,
+                                size_t result,
+                                c10::ArrayRef<c10::IValue> arguments);
 
 // CUDA tensors, of the real allocator, with the values of CPU tensors. The
 // stream has been drained.
-c10::IValue to_device(
-    const c10::IValue& computed, const c10::cuda::CUDAStream& stream);
+c10::IValue to_device(const c10::IValue& computed,
+                      const c10::cuda::CUDAStream& stream);
 
 // Does to written CUDA tensors what the operator did to their aliases' sizes
 // and memory.
-void settle_resized(
-    const c10::IValue& argument,
-    const c10::IValue& alias,
-    const c10::cuda::CUDAStream& stream);
+void settle_resized(const c10::IValue& argument, const c10::IValue& alias,
+                    const c10::cuda::CUDAStream& stream);
 
 // Resizes a CUDA tensor to the sizes and strides of another tensor, with
 // resize_, which may queue a copy of the old contents.

@@ -37,16 +37,13 @@ void check_same(c10::Device expected, const at::Tensor& tensor) {
       number || tensor.device() == expected,
       "Expected all tensors to be on the same device, but found at least two "
       "devices, ",
-      expected,
-      " and ",
-      tensor.device(),
-      "!");
+      expected, " and ", tensor.device(), "!");
 }
 
 }  // namespace
 
-c10::Device find_device(
-    const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+c10::Device find_device(const c10::FunctionSchema& schema,
+                        c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& argument : arguments) {
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
@@ -64,8 +61,8 @@ c10::Device find_device(
   }
   if (!takes_mixed(schema.name())) {
     for (const c10::IValue& argument : arguments) {
-      for_each_tensor(
-          argument, [&](const at::Tensor& t) { check_same(*device, t); });
+      for_each_tensor(argument,
+                      [&](const at::Tensor& t) { check_same(*device, t); });
     }
   }
   return *device;

@@ -18,11 +18,8 @@ using c10::CachingDeviceAllocator::TraceEntry;
 // Runs under the allocator's lock; takes none but those of the stream.
 void on_trace(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::FREE_COMPLETED) {
-    simcudaPoison(
-        reinterpret_cast<void*>(entry.addr_),
-        entry.size_,
-        static_cast<cudaStream_t>(entry.stream_),
-        entry.device_);
+    simcudaPoison(reinterpret_cast<void*>(entry.addr_), entry.size_,
+                  static_cast<cudaStream_t>(entry.stream_), entry.device_);
   }
 }
 

@@ -11,8 +11,7 @@ namespace {
 
 // Operators that draw from the device's default generator without saying so.
 constexpr std::array<const char*, 4> kRandomWithoutGenerator = {
-    "aten::native_dropout",
-    "aten::_fused_dropout",
+    "aten::native_dropout", "aten::_fused_dropout",
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_efficient_attention"};
 
@@ -47,8 +46,8 @@ bool is_random(const c10::FunctionSchema& schema) {
   return false;
 }
 
-at::Generator next_generator(
-    const std::optional<at::Generator>& cuda, c10::DeviceIndex device) {
+at::Generator next_generator(const std::optional<at::Generator>& cuda,
+                             c10::DeviceIndex device) {
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       cuda, at::cuda::detail::getDefaultCUDAGenerator(device));
   std::lock_guard<std::mutex> lock(generator->mutex_);

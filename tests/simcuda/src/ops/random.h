@@ -12,8 +12,8 @@ bool is_random(const c10::FunctionSchema& schema);
 
 // Advances the CUDA generator (the device's default one when not defined) and
 // returns a CPU generator for this call.
-at::Generator next_generator(
-    const std::optional<at::Generator>& cuda, c10::DeviceIndex device);
+at::Generator next_generator(const std::optional<at::Generator>& cuda,
+                             c10::DeviceIndex device);
 
 // A CPU generator for one point of a sequence; the same for the same arguments.
 at::Generator generator_at(uint64_t seed, uint64_t offset);

@@ -7,9 +7,9 @@
 namespace simcuda {
 namespace {
 
-using torch::jit::Stack;
 using torch::jit::drop;
 using torch::jit::peek;
+using torch::jit::Stack;
 
 at::Tensor optional(const c10::IValue& value) {
   return value.isNone() ? at::Tensor() : value.toTensor();
@@ -55,12 +55,10 @@ void lstm_backward(Stack* stack) {
   if (grad_cy.defined()) {
     dc = dc + grad_cy;
   }
-  const at::Tensor grad_gates = at::cat(
-      {dc * cell * in * (1 - in),
-       dc * cx * forget * (1 - forget),
-       dc * in * (1 - cell * cell),
-       dh * t * out * (1 - out)},
-      1);
+  const at::Tensor grad_gates =
+      at::cat({dc * cell * in * (1 - in), dc * cx * forget * (1 - forget),
+               dc * in * (1 - cell * cell), dh * t * out * (1 - out)},
+              1);
   stack->emplace_back(grad_gates);
   stack->emplace_back(dc * forget);
   stack->emplace_back(has_bias ? grad_gates.sum(0) : at::Tensor());
@@ -104,8 +102,8 @@ void gru_backward(Stack* stack) {
 
 void add_recurrent() {
   add_handwritten("aten::_thnn_fused_lstm_cell", "", lstm);
-  add_handwritten(
-      "aten::_thnn_fused_lstm_cell_backward_impl", "", lstm_backward);
+  add_handwritten("aten::_thnn_fused_lstm_cell_backward_impl", "",
+                  lstm_backward);
   add_handwritten("aten::_thnn_fused_gru_cell", "", gru);
   add_handwritten("aten::_thnn_fused_gru_cell_backward", "", gru_backward);
 }

@@ -53,11 +53,12 @@ bool returns_view(const c10::FunctionSchema& schema) {
 }
 
 bool is_plain_copy(const at::Tensor& to, const at::Tensor& from) {
-  const bool same_layout = to.sizes() == from.sizes() &&
+  const bool same_layout =
+      to.sizes() == from.sizes() &&
       ((to.is_contiguous() && from.is_contiguous()) ||
        (to.strides() == from.strides() && to.is_non_overlapping_and_dense()));
   return same_layout && to.scalar_type() == from.scalar_type() &&
-      to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+         to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
 }
 
 // Copies that a card makes with its copy engine go the wheel's way, to
@@ -85,8 +86,8 @@ void replace(torch::Library& library, const c10::OperatorName& name) {
   }
   const std::string full =
       name.name + (name.overload_name.empty() ? "" : "." + name.overload_name);
-  library.impl(
-      full.c_str(), torch::CppFunction::makeFromBoxedFunction<&simulate>());
+  library.impl(full.c_str(),
+               torch::CppFunction::makeFromBoxedFunction<&simulate>());
 }
 
 void replace_all() {

@@ -5,9 +5,8 @@
 
 namespace simcuda {
 
-void for_each_tensor(
-    const c10::IValue& value,
-    c10::function_ref<void(const at::Tensor&)> visit) {
+void for_each_tensor(const c10::IValue& value,
+                     c10::function_ref<void(const at::Tensor&)> visit) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) {
       visit(value.toTensor());

@@ -133,8 +133,8 @@ SIMCUDA_API cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
+SIMCUDA_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop,
+                                                int device) {
   SIMCUDA_ENTER("cudaGetDeviceProperties", cudaErrorUnknown);
   if (!valid_device(device)) {
     return report(cudaErrorInvalidDevice);
@@ -143,8 +143,8 @@ cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
+SIMCUDA_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr,
+                                               int device) {
   SIMCUDA_ENTER("cudaDeviceGetAttribute", cudaErrorUnknown);
   if (!valid_device(device)) {
     return report(cudaErrorInvalidDevice);
@@ -158,27 +158,26 @@ SIMCUDA_API cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int device) {
   if (!valid_device(device)) {
     return report(cudaErrorInvalidDevice);
   }
-  std::snprintf(
-      id, static_cast<size_t>(size), "0000:%02X:00.0", device + 1);
+  std::snprintf(id, static_cast<size_t>(size), "0000:%02X:00.0", device + 1);
   return cudaSuccess;
 }
 
-// Peers have no access: with it, PyTorch would launch kernels for strided copies
-// between devices.
-SIMCUDA_API cudaError_t
-cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
+// Peers have no access: with it, PyTorch would launch kernels for strided
+// copies between devices.
+SIMCUDA_API cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/,
+                                                int /*peer*/) {
   SIMCUDA_ENTER("cudaDeviceCanAccessPeer", cudaErrorUnknown);
   *can = 0;
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaDeviceEnablePeerAccess(int /*peer*/, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaDeviceEnablePeerAccess(int /*peer*/,
+                                                   unsigned /*flags*/) {
   return not_simulated("cudaDeviceEnablePeerAccess");
 }
 
-SIMCUDA_API cudaError_t
-cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+SIMCUDA_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least,
+                                                         int* greatest) {
   SIMCUDA_ENTER("cudaDeviceGetStreamPriorityRange", cudaErrorUnknown);
   *least = 0;
   *greatest = -5;

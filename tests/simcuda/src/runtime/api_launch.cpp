@@ -64,7 +64,8 @@ cudaError_t sleep_on(cudaStream_t handle, int64_t cycles) {
   return cudaSuccess;
 }
 
-cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
+cudaError_t launch(const void* function, void** arguments,
+                   cudaStream_t stream) {
   SIMCUDA_ENTER("cudaLaunchKernel", cudaErrorUnknown);
   const std::string name = find_name(function);
   if (name.find("spin_kernel") != std::string::npos) {
@@ -107,40 +108,34 @@ SIMCUDA_API size_t simcudaGetUnsimulated(char* text, size_t size) {
   return all.size() + 1;
 }
 
-SIMCUDA_API cudaError_t cudaLaunchKernel(
-    const void* function,
-    dim3,
-    dim3,
-    void** arguments,
-    size_t,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaLaunchKernel(const void* function, dim3, dim3,
+                                         void** arguments, size_t,
+                                         cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
 
-SIMCUDA_API cudaError_t cudaLaunchCooperativeKernel(
-    const void* function,
-    dim3,
-    dim3,
-    void** arguments,
-    size_t,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3,
+                                                    dim3, void** arguments,
+                                                    size_t,
+                                                    cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
 
-SIMCUDA_API cudaError_t cudaLaunchKernelExC(
-    const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+SIMCUDA_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
+                                            const void* function,
+                                            void** arguments) {
   return launch(function, arguments, config->stream);
 }
 
-SIMCUDA_API cudaError_t
-cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+SIMCUDA_API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,
+                                              const void*) {
   std::memset(attributes, 0, sizeof(*attributes));
   attributes->maxThreadsPerBlock = 1024;
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+SIMCUDA_API cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute,
+                                             int) {
   return cudaSuccess;
 }
 
@@ -171,32 +166,26 @@ SIMCUDA_API char __cudaInitModule(void**) {
   return 1;
 }
 
-SIMCUDA_API void __cudaRegisterFunction(
-    void**,
-    const char* function,
-    char*,
-    const char* name,
-    int,
-    void*,
-    void*,
-    void*,
-    void*,
-    int*) {
+SIMCUDA_API void __cudaRegisterFunction(void**, const char* function, char*,
+                                        const char* name, int, void*, void*,
+                                        void*, void*, int*) {
   std::lock_guard<std::mutex> lock(kernels().mutex);
   kernels().all.push_back({function, name});
 }
 
-SIMCUDA_API void __cudaRegisterVar(
-    void**, char*, char*, const char*, int, size_t, int, int) {}
+SIMCUDA_API void __cudaRegisterVar(void**, char*, char*, const char*, int,
+                                   size_t, int, int) {}
 
-SIMCUDA_API unsigned __cudaPushCallConfiguration(
-    dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+SIMCUDA_API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block,
+                                                 size_t shared,
+                                                 cudaStream_t stream) {
   pushed.push_back({grid, block, shared, stream});
   return 0;
 }
 
-SIMCUDA_API cudaError_t __cudaPopCallConfiguration(
-    dim3* grid, dim3* block, size_t* shared, void* stream) {
+SIMCUDA_API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block,
+                                                   size_t* shared,
+                                                   void* stream) {
   const Configuration top = pushed.back();
   pushed.pop_back();
   *grid = top.grid;
@@ -206,19 +195,15 @@ SIMCUDA_API cudaError_t __cudaPopCallConfiguration(
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-__cudaGetKernel(const void** kernel, const void* function) {
+SIMCUDA_API cudaError_t __cudaGetKernel(const void** kernel,
+                                        const void* function) {
   *kernel = function;
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t __cudaLaunchKernel(
-    const void* kernel,
-    dim3,
-    dim3,
-    void** arguments,
-    size_t,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t __cudaLaunchKernel(const void* kernel, dim3, dim3,
+                                           void** arguments, size_t,
+                                           cudaStream_t stream) {
   return launch(kernel, arguments, stream);
 }
 }

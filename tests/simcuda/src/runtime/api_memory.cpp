@@ -15,12 +15,8 @@ using namespace simcuda;
 
 namespace {
 
-cudaError_t copy_on(
-    void* to,
-    const void* from,
-    size_t bytes,
-    cudaMemcpyKind kind,
-    cudaStream_t handle) {
+cudaError_t copy_on(void* to, const void* from, size_t bytes,
+                    cudaMemcpyKind kind, cudaStream_t handle) {
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
@@ -29,15 +25,15 @@ cudaError_t copy_on(
 }
 
 // As the above, having waited for it.
-cudaError_t copy_now(
-    void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+cudaError_t copy_now(void* to, const void* from, size_t bytes,
+                     cudaMemcpyKind kind) {
   const cudaError_t error = copy_on(to, from, bytes, kind, nullptr);
   find_stream(nullptr, current_device())->tail().wait();
   return error;
 }
 
-cudaError_t set_on(
-    void* address, int value, size_t bytes, cudaStream_t handle) {
+cudaError_t set_on(void* address, int value, size_t bytes,
+                   cudaStream_t handle) {
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
@@ -80,8 +76,8 @@ SIMCUDA_API cudaError_t cudaFree(void* address) {
 
 // Stream-ordered allocation: the memory is there at once, and when it is not,
 // after what the stream has still to free.
-SIMCUDA_API cudaError_t
-cudaMallocAsync(void** address, size_t bytes, cudaStream_t handle) {
+SIMCUDA_API cudaError_t cudaMallocAsync(void** address, size_t bytes,
+                                        cudaStream_t handle) {
   SIMCUDA_ENTER("cudaMallocAsync", cudaErrorMemoryAllocation);
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
@@ -112,8 +108,8 @@ SIMCUDA_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaHostAlloc(void** address, size_t bytes,
+                                      unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
   *address = allocate_page_locked(bytes);
   return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -129,29 +125,28 @@ SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
     return cudaSuccess;
   }
   synchronize(-1);
-  return report(
-      free_page_locked(address) ? cudaSuccess : cudaErrorInvalidValue);
+  return report(free_page_locked(address) ? cudaSuccess
+                                          : cudaErrorInvalidValue);
 }
 
-SIMCUDA_API cudaError_t
-cudaHostRegister(void* address, size_t bytes, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
+                                         unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
-  return report(
-      register_page_locked(address, bytes)
-          ? cudaSuccess
-          : cudaErrorHostMemoryAlreadyRegistered);
+  return report(register_page_locked(address, bytes)
+                    ? cudaSuccess
+                    : cudaErrorHostMemoryAlreadyRegistered);
 }
 
 SIMCUDA_API cudaError_t cudaHostUnregister(void* address) {
   SIMCUDA_ENTER("cudaHostUnregister", cudaErrorUnknown);
   synchronize(-1);
-  return report(
-      unregister_page_locked(address) ? cudaSuccess
-                                      : cudaErrorHostMemoryNotRegistered);
+  return report(unregister_page_locked(address)
+                    ? cudaSuccess
+                    : cudaErrorHostMemoryNotRegistered);
 }
 
-SIMCUDA_API cudaError_t
-cudaHostGetDevicePointer(void** device, void* host, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaHostGetDevicePointer(void** device, void* host,
+                                                 unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostGetDevicePointer", cudaErrorUnknown);
   *device = host;
   return cudaSuccess;
@@ -184,41 +179,31 @@ SIMCUDA_API cudaError_t cudaPointerGetAttributes(
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+SIMCUDA_API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
+                                   cudaMemcpyKind kind) {
   SIMCUDA_ENTER("cudaMemcpy", cudaErrorUnknown);
   return report(copy_now(to, from, bytes, kind));
 }
 
-SIMCUDA_API cudaError_t cudaMemcpyAsync(
-    void* to,
-    const void* from,
-    size_t bytes,
-    cudaMemcpyKind kind,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from,
+                                        size_t bytes, cudaMemcpyKind kind,
+                                        cudaStream_t stream) {
   SIMCUDA_ENTER("cudaMemcpyAsync", cudaErrorUnknown);
   return report(copy_on(to, from, bytes, kind, stream));
 }
 
-SIMCUDA_API cudaError_t cudaMemcpyPeerAsync(
-    void* to,
-    int /*to_device*/,
-    const void* from,
-    int /*from_device*/,
-    size_t bytes,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaMemcpyPeerAsync(void* to, int /*to_device*/,
+                                            const void* from,
+                                            int /*from_device*/, size_t bytes,
+                                            cudaStream_t stream) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
-SIMCUDA_API cudaError_t cudaMemcpy2DAsync(
-    void* to,
-    size_t to_pitch,
-    const void* from,
-    size_t from_pitch,
-    size_t width,
-    size_t height,
-    cudaMemcpyKind kind,
-    cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch,
+                                          const void* from, size_t from_pitch,
+                                          size_t width, size_t height,
+                                          cudaMemcpyKind kind,
+                                          cudaStream_t stream) {
   SIMCUDA_ENTER("cudaMemcpyAsync", cudaErrorUnknown);
   for (size_t row = 0; row < height; ++row) {
     auto* row_to = static_cast<char*>(to) + row * to_pitch;
@@ -236,14 +221,14 @@ SIMCUDA_API cudaError_t cudaMemset(void* address, int value, size_t bytes) {
   return report(set_on(address, value, bytes, nullptr));
 }
 
-SIMCUDA_API cudaError_t cudaMemsetAsync(
-    void* address, int value, size_t bytes, cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes,
+                                        cudaStream_t stream) {
   SIMCUDA_ENTER("cudaMemsetAsync", cudaErrorUnknown);
   return report(set_on(address, value, bytes, stream));
 }
 
-SIMCUDA_API cudaError_t
-cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMemcpyKind) {
+SIMCUDA_API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t,
+                                           size_t, cudaMemcpyKind) {
   return not_simulated("cudaMemcpyToSymbol");
 }
 

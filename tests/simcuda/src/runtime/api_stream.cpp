@@ -41,20 +41,21 @@ SIMCUDA_API cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return create(stream, cudaStreamDefault, 0);
 }
 
-SIMCUDA_API cudaError_t
-cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+SIMCUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream,
+                                                  unsigned flags) {
   return create(stream, flags, 0);
 }
 
-SIMCUDA_API cudaError_t cudaStreamCreateWithPriority(
-    cudaStream_t* stream, unsigned flags, int priority) {
+SIMCUDA_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream,
+                                                     unsigned flags,
+                                                     int priority) {
   return create(stream, flags, priority);
 }
 
 SIMCUDA_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   SIMCUDA_ENTER("cudaStreamDestroy", cudaErrorUnknown);
-  return report(
-      destroy_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return report(destroy_stream(stream) ? cudaSuccess
+                                       : cudaErrorInvalidResourceHandle);
 }
 
 SIMCUDA_API cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* out) {
@@ -84,8 +85,9 @@ SIMCUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return report(sticky());
 }
 
-SIMCUDA_API cudaError_t cudaStreamWaitEvent(
-    cudaStream_t handle, cudaEvent_t event_handle, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle,
+                                            cudaEvent_t event_handle,
+                                            unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaStreamWaitEvent", cudaErrorUnknown);
   const auto stream = find_stream(handle, current_device());
   const auto event = find_event(event_handle);
@@ -100,19 +102,20 @@ SIMCUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return create(event, cudaEventDefault);
 }
 
-SIMCUDA_API cudaError_t
-cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+SIMCUDA_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event,
+                                                 unsigned flags) {
   return create(event, flags);
 }
 
 SIMCUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
   SIMCUDA_ENTER("cudaEventDestroy", cudaErrorUnknown);
-  return report(
-      destroy_event(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return report(destroy_event(event) ? cudaSuccess
+                                     : cudaErrorInvalidResourceHandle);
 }
 
-SIMCUDA_API cudaError_t cudaEventRecordWithFlags(
-    cudaEvent_t event_handle, cudaStream_t handle, unsigned /*flags*/) {
+SIMCUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event_handle,
+                                                 cudaStream_t handle,
+                                                 unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaEventRecord", cudaErrorUnknown);
   const auto stream = find_stream(handle, current_device());
   const auto event = find_event(event_handle);
@@ -123,8 +126,8 @@ SIMCUDA_API cudaError_t cudaEventRecordWithFlags(
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t
-cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+SIMCUDA_API cudaError_t cudaEventRecord(cudaEvent_t event,
+                                        cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, 0);
 }
 
@@ -144,8 +147,9 @@ SIMCUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return report(sticky());
 }
 
-SIMCUDA_API cudaError_t cudaEventElapsedTime(
-    float* milliseconds, cudaEvent_t start_handle, cudaEvent_t end_handle) {
+SIMCUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds,
+                                             cudaEvent_t start_handle,
+                                             cudaEvent_t end_handle) {
   SIMCUDA_ENTER("cudaEventElapsedTime", cudaErrorUnknown);
   const auto start = find_event(start_handle);
   const auto end = find_event(end_handle);
@@ -156,44 +160,41 @@ SIMCUDA_API cudaError_t cudaEventElapsedTime(
   if (!start->mark().reached() || !end->mark().reached()) {
     return report(cudaErrorNotReady);
   }
-  *milliseconds = end.get() == start.get() ? 0 : end->milliseconds_since(*start);
+  *milliseconds =
+      end.get() == start.get() ? 0 : end->milliseconds_since(*start);
   return cudaSuccess;
 }
 
-// The host may wait for the function without telling CUDA, so it is not delayed.
-SIMCUDA_API cudaError_t
-cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+// The host may wait for the function without telling CUDA, so it is not
+// delayed.
+SIMCUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle,
+                                           cudaHostFn_t function, void* data) {
+  SIMCUDA_ENTER("cudaLaunchHostFunc", cudaErrorUnknown);
+  const auto stream = find_stream(handle, current_device());
+  if (!stream) {
+    return report(cudaErrorInvalidResourceHandle);
+  }
+  stream->enqueue(TaskKind::Control, [function, data] { function(data); })
+      .demand();
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaStreamAddCallback(cudaStream_t handle,
+                                              cudaStreamCallback_t function,
+                                              void* data, unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaLaunchHostFunc", cudaErrorUnknown);
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
   }
   stream
-      ->enqueue(TaskKind::Control, [function, data] { function(data); })
+      ->enqueue(TaskKind::Control, [=] { function(handle, cudaSuccess, data); })
       .demand();
   return cudaSuccess;
 }
 
-SIMCUDA_API cudaError_t cudaStreamAddCallback(
-    cudaStream_t handle,
-    cudaStreamCallback_t function,
-    void* data,
-    unsigned /*flags*/) {
-  SIMCUDA_ENTER("cudaLaunchHostFunc", cudaErrorUnknown);
-  const auto stream = find_stream(handle, current_device());
-  if (!stream) {
-    return report(cudaErrorInvalidResourceHandle);
-  }
-  stream
-      ->enqueue(
-          TaskKind::Control,
-          [=] { function(handle, cudaSuccess, data); })
-      .demand();
-  return cudaSuccess;
-}
-
-SIMCUDA_API cudaError_t
-cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+SIMCUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t,
+                                              cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -206,21 +207,12 @@ cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 #if CUDART_VERSION >= 13000
 SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t,
-    cudaStreamCaptureStatus* status,
-    unsigned long long* id,
-    cudaGraph_t*,
-    const cudaGraphNode_t**,
-    const cudaGraphEdgeData**,
-    size_t*) {
+    cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
+    cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
 #else
 SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo_v2(
-    cudaStream_t,
-    cudaStreamCaptureStatus* status,
-    unsigned long long* id,
-    cudaGraph_t*,
-    const cudaGraphNode_t**,
-    size_t*) {
+    cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
+    cudaGraph_t*, const cudaGraphNode_t**, size_t*) {
 #endif
   *status = cudaStreamCaptureStatusNone;
   if (id != nullptr) {

@@ -69,23 +69,11 @@ void declare() {
     function(name, cudaErrorMemoryAllocation);
   }
   for (const char* name :
-       {"cudaFree",
-        "cudaFreeHost",
-        "cudaHostUnregister",
-        "cudaMemcpy",
-        "cudaMemcpyAsync",
-        "cudaMemset",
-        "cudaMemsetAsync",
-        "cudaEventRecord",
-        "cudaEventQuery",
-        "cudaEventSynchronize",
-        "cudaEventDestroy",
-        "cudaStreamWaitEvent",
-        "cudaStreamQuery",
-        "cudaStreamSynchronize",
-        "cudaStreamDestroy",
-        "cudaDeviceSynchronize",
-        "cudaLaunchHostFunc",
+       {"cudaFree", "cudaFreeHost", "cudaHostUnregister", "cudaMemcpy",
+        "cudaMemcpyAsync", "cudaMemset", "cudaMemsetAsync", "cudaEventRecord",
+        "cudaEventQuery", "cudaEventSynchronize", "cudaEventDestroy",
+        "cudaStreamWaitEvent", "cudaStreamQuery", "cudaStreamSynchronize",
+        "cudaStreamDestroy", "cudaDeviceSynchronize", "cudaLaunchHostFunc",
         "cudaMemGetInfo"}) {
     function(name, cudaErrorUnknown);
   }
@@ -120,8 +108,7 @@ size_t give(const std::string& text, char* out, size_t size) {
 }  // namespace
 
 Function::Function(const char* name_, cudaError_t fault_)
-    : name(name_),
-      fault(fault_) {}
+    : name(name_), fault(fault_) {}
 
 cudaError_t Function::count() {
   std::lock_guard<std::mutex> lock(mutex_);

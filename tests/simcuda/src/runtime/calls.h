@@ -67,8 +67,8 @@ std::string set_faults(const std::string& plan);
 
 }  // namespace simcuda
 
-#define SIMCUDA_ENTER(name, fault)                                           \
-  static ::simcuda::Function& entered = ::simcuda::function(name, fault);    \
-  if (const cudaError_t failed = ::simcuda::enter(entered)) {                \
-    return ::simcuda::report(failed);                                        \
+#define SIMCUDA_ENTER(name, fault)                                        \
+  static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
+  if (const cudaError_t failed = ::simcuda::enter(entered)) {             \
+    return ::simcuda::report(failed);                                     \
   }

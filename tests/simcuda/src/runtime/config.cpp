@@ -11,14 +11,10 @@
 namespace simcuda {
 namespace {
 
-[[noreturn]] void refuse(
-    const char* name, const std::string& value, const char* expected) {
-  std::fprintf(
-      stderr,
-      "simcuda: %s=%s is not valid: expected %s\n",
-      name,
-      value.c_str(),
-      expected);
+[[noreturn]] void refuse(const char* name, const std::string& value,
+                         const char* expected) {
+  std::fprintf(stderr, "simcuda: %s=%s is not valid: expected %s\n", name,
+               value.c_str(), expected);
   std::fflush(stderr);
   _exit(2);
 }
@@ -38,11 +34,8 @@ uint64_t get_size(const char* name, const char* otherwise) {
 }
 
 template <typename T>
-T get_choice(
-    const char* name,
-    const char* otherwise,
-    const std::map<std::string, T>& choices,
-    const char* expected) {
+T get_choice(const char* name, const char* otherwise,
+             const std::map<std::string, T>& choices, const char* expected) {
   const std::string text = get(name, otherwise);
   const auto found = choices.find(text);
   if (found == choices.end()) {
@@ -62,22 +55,18 @@ Config read() {
     refuse("SIMCUDA_DEVICES", std::to_string(devices), "1 to 16");
   }
   c.devices = static_cast<int>(devices);
-  c.async = get_choice<bool>(
-      "SIMCUDA_KERNELS",
-      "inline",
-      {{"inline", false}, {"async", true}},
-      "inline or async");
+  c.async =
+      get_choice<bool>("SIMCUDA_KERNELS", "inline",
+                       {{"inline", false}, {"async", true}}, "inline or async");
   c.copy_bandwidth = get_size("SIMCUDA_COPY_BANDWIDTH", "0");
-  c.schedule = get_choice<Schedule>(
-      "SIMCUDA_SCHEDULE",
-      "none",
-      {{"none", Schedule::AsTheyCome},
-       {"early", Schedule::Early},
-       {"late", Schedule::Late},
-       {"split", Schedule::Split}},
-      "early, late or split");
-  c.poison = get_choice<int>(
-      "SIMCUDA_POISON", "2", {{"0", 0}, {"1", 1}, {"2", 2}}, "0, 1 or 2");
+  c.schedule = get_choice<Schedule>("SIMCUDA_SCHEDULE", "none",
+                                    {{"none", Schedule::AsTheyCome},
+                                     {"early", Schedule::Early},
+                                     {"late", Schedule::Late},
+                                     {"split", Schedule::Split}},
+                                    "early, late or split");
+  c.poison = get_choice<int>("SIMCUDA_POISON", "2",
+                             {{"0", 0}, {"1", 1}, {"2", 2}}, "0, 1 or 2");
   c.faults = get("SIMCUDA_FAULTS", "");
   return c;
 }

@@ -13,13 +13,13 @@ enum class Schedule { AsTheyCome, Early, Late, Split };
 enum class TaskKind { Control, Copy, CopyRest, Kernel };
 
 struct Config {
-  uint64_t capacity;                 // bytes per device
-  int devices;                       // at least 1
-  bool async;                        // kernels run on their stream's worker
-  uint64_t copy_bandwidth;           // bytes per second each way, 0: unlimited
-  Schedule schedule;                 // see README
-  int poison;                        // 0 none, 1 cudaMalloc/cudaFree, 2 blocks
-  std::string faults;                // plan, see calls.h
+  uint64_t capacity;        // bytes per device
+  int devices;              // at least 1
+  bool async;               // kernels run on their stream's worker
+  uint64_t copy_bandwidth;  // bytes per second each way, 0: unlimited
+  Schedule schedule;        // see README
+  int poison;               // 0 none, 1 cudaMalloc/cudaFree, 2 blocks
+  std::string faults;       // plan, see calls.h
 
   // True when the schedule delays this kind until somebody waits for it.
   bool delays(TaskKind kind) const;
@@ -28,7 +28,8 @@ struct Config {
 // Exits the process with a message when a variable is wrong.
 const Config& config();
 
-// "64M" -> 67108864; nothing when it is not a size. Suffixes are powers of 1024.
+// "64M" -> 67108864; nothing when it is not a size. Suffixes are powers of
+// 1024.
 std::optional<uint64_t> parse_size(const std::string& text);
 
 }  // namespace simcuda

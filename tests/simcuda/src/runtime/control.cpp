@@ -28,15 +28,15 @@ struct OwnedTask {
 
 extern "C" {
 
-SIMCUDA_API cudaError_t
-simcudaLaunch(cudaStream_t handle, int device, SimcudaTask task) {
+SIMCUDA_API cudaError_t simcudaLaunch(cudaStream_t handle, int device,
+                                      SimcudaTask task) {
   auto owned = std::make_shared<OwnedTask>(task);
   const auto stream = find_stream(handle, device);
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  stream->enqueue(
-      TaskKind::Kernel, [owned] { owned->task.run(owned->task.context); });
+  stream->enqueue(TaskKind::Kernel,
+                  [owned] { owned->task.run(owned->task.context); });
   return sticky();
 }
 
@@ -52,13 +52,12 @@ SIMCUDA_API cudaError_t simcudaDrain(cudaStream_t handle, int device) {
   return sticky();
 }
 
-SIMCUDA_API void simcudaPoison(
-    void* address, size_t bytes, cudaStream_t handle, int device) {
+SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t handle,
+                               int device) {
   const auto stream = find_stream(handle, device);
   if (stream && !forked()) {
-    stream->enqueue(TaskKind::Kernel, [address, bytes] {
-      fill_pattern(address, bytes, kFreed);
-    });
+    stream->enqueue(TaskKind::Kernel,
+                    [address, bytes] { fill_pattern(address, bytes, kFreed); });
   }
 }
 
@@ -77,15 +76,10 @@ SIMCUDA_API int simcudaGetStats(int device, SimcudaStats* stats) {
   const Usage memory = device_usage(device);
   const Usage page_locked = page_locked_usage();
   const Copied copied = copied_bytes(device);
-  *stats = SimcudaStats{
-      config().capacity,
-      memory.bytes,
-      memory.peak,
-      copied.host_to_device,
-      copied.device_to_host,
-      page_locked.bytes,
-      page_locked.peak,
-      unsimulated_launches()};
+  *stats = SimcudaStats{config().capacity,     memory.bytes,
+                        memory.peak,           copied.host_to_device,
+                        copied.device_to_host, page_locked.bytes,
+                        page_locked.peak,      unsimulated_launches()};
   return 0;
 }
 

@@ -46,13 +46,8 @@ void transfer(Engine& engine, void* to, const void* from, size_t bytes) {
 
 // Queues the copy, whole or in pieces as the schedule says. `keep` lives until
 // the last piece is done.
-Mark queue(
-    Stream& on,
-    Engine& engine,
-    void* to,
-    const void* from,
-    size_t bytes,
-    const std::shared_ptr<void>& keep) {
+Mark queue(Stream& on, Engine& engine, void* to, const void* from, size_t bytes,
+           const std::shared_ptr<void>& keep) {
   const bool split = config().schedule == Schedule::Split;
   const size_t pieces = split ? std::min<size_t>(bytes, 4) : 1;
   Mark last;
@@ -61,11 +56,10 @@ Mark queue(
     const size_t end = bytes * (i + 1) / pieces;
     auto* piece_to = static_cast<char*>(to) + begin;
     const auto* piece_from = static_cast<const char*>(from) + begin;
-    last = on.enqueue(
-        i == 0 ? TaskKind::Copy : TaskKind::CopyRest,
-        [&engine, piece_to, piece_from, n = end - begin, keep] {
-          transfer(engine, piece_to, piece_from, n);
-        });
+    last = on.enqueue(i == 0 ? TaskKind::Copy : TaskKind::CopyRest,
+                      [&engine, piece_to, piece_from, n = end - begin, keep] {
+                        transfer(engine, piece_to, piece_from, n);
+                      });
   }
   return last;
 }
@@ -86,9 +80,8 @@ bool kind_fits(cudaMemcpyKind kind, bool from_device, bool to_device) {
   return false;
 }
 
-void upload(
-    void* to, const void* from, size_t bytes, const Range& source, Stream& on,
-    Engine& engine) {
+void upload(void* to, const void* from, size_t bytes, const Range& source,
+            Stream& on, Engine& engine) {
   engine.bytes += bytes;
   std::shared_ptr<std::vector<char>> staged;
   if (source.place == Place::Pageable) {
@@ -99,9 +92,8 @@ void upload(
   queue(on, engine, to, from, bytes, staged);
 }
 
-void download(
-    void* to, const void* from, size_t bytes, const Range& target, Stream& on,
-    Engine& engine) {
+void download(void* to, const void* from, size_t bytes, const Range& target,
+              Stream& on, Engine& engine) {
   engine.bytes += bytes;
   const Mark done = queue(on, engine, to, from, bytes, nullptr);
   if (target.place == Place::Pageable) {
@@ -111,8 +103,8 @@ void download(
 
 }  // namespace
 
-cudaError_t copy(
-    void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream& on) {
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                 Stream& on) {
   if (bytes == 0) {
     return cudaSuccess;
   }
@@ -125,8 +117,8 @@ cudaError_t copy(
     return cudaErrorInvalidValue;
   }
   if (from_device && to_device) {
-    on.enqueue(
-        TaskKind::Copy, [to, from, bytes] { std::memmove(to, from, bytes); });
+    on.enqueue(TaskKind::Copy,
+               [to, from, bytes] { std::memmove(to, from, bytes); });
   } else if (to_device) {
     upload(to, from, bytes, source, on, engine(target.device, HostToDevice));
   } else if (from_device) {
@@ -139,9 +131,8 @@ cudaError_t copy(
 }
 
 Copied copied_bytes(int device) {
-  return {
-      engine(device, HostToDevice).bytes.load(),
-      engine(device, DeviceToHost).bytes.load()};
+  return {engine(device, HostToDevice).bytes.load(),
+          engine(device, DeviceToHost).bytes.load()};
 }
 
 }  // namespace simcuda

@@ -12,8 +12,8 @@ namespace simcuda {
 
 // As cudaMemcpyAsync: pageable host memory is read before this returns, and
 // written before this returns.
-cudaError_t copy(
-    void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream& on);
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                 Stream& on);
 
 struct Copied {
   uint64_t host_to_device;

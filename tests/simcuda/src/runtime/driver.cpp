@@ -21,8 +21,8 @@ void* find_symbol(const char* name) {
   return self == nullptr ? nullptr : dlsym(self, name);
 }
 
-cudaError_t entry_point(
-    const char* name, void** function, cudaDriverEntryPointQueryResult* status) {
+cudaError_t entry_point(const char* name, void** function,
+                        cudaDriverEntryPointQueryResult* status) {
   *function = find_symbol(name);
   if (status != nullptr) {
     *status = *function != nullptr ? cudaDriverEntryPointSuccess
@@ -36,19 +36,14 @@ cudaError_t entry_point(
 extern "C" {
 
 SIMCUDA_API cudaError_t cudaGetDriverEntryPointByVersion(
-    const char* name,
-    void** function,
-    unsigned /*version*/,
-    unsigned long long /*flags*/,
-    cudaDriverEntryPointQueryResult* status) {
+    const char* name, void** function, unsigned /*version*/,
+    unsigned long long /*flags*/, cudaDriverEntryPointQueryResult* status) {
   return entry_point(name, function, status);
 }
 
 #if CUDART_VERSION < 13000
 SIMCUDA_API cudaError_t cudaGetDriverEntryPoint(
-    const char* name,
-    void** function,
-    unsigned long long /*flags*/,
+    const char* name, void** function, unsigned long long /*flags*/,
     cudaDriverEntryPointQueryResult* status) {
   return entry_point(name, function, status);
 }
@@ -74,22 +69,22 @@ SIMCUDA_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 // Nothing optional is offered: no virtual memory management, no fabric.
-SIMCUDA_API CUresult
-cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice device) {
+SIMCUDA_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute,
+                                          CUdevice device) {
   *value = 0;
   return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 SIMCUDA_API CUresult cuGetErrorString(CUresult error, const char** text) {
   *text = error == CUDA_ERROR_NOT_SUPPORTED
-      ? "the simulated device does not have this driver function"
-      : "error of the simulated driver";
+              ? "the simulated device does not have this driver function"
+              : "error of the simulated driver";
   return CUDA_SUCCESS;
 }
 
 // A process that uses the simulation has every primary context.
-SIMCUDA_API CUresult
-cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+SIMCUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
+                                                int* active) {
   *flags = 0;
   *active = 1;
   return CUDA_SUCCESS;

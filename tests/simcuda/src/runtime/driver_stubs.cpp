@@ -1,11 +1,11 @@
-// Driver functions that libraries of PyTorch ask for by name, and refuse to load
-// without, but that are not simulated. Declared without their arguments, which
-// a caller that gets CUDA_ERROR_NOT_SUPPORTED cannot notice.
+// Driver functions that libraries of PyTorch ask for by name, and refuse to
+// load without, but that are not simulated. Declared without their arguments,
+// which a caller that gets CUDA_ERROR_NOT_SUPPORTED cannot notice.
 #include "../simcuda.h"
 
-#define NOT_SIMULATED(name)   \
-  SIMCUDA_API int name() {    \
-    return 801;               \
+#define NOT_SIMULATED(name) \
+  SIMCUDA_API int name() {  \
+    return 801;             \
   }
 
 extern "C" {

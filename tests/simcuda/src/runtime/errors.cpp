@@ -15,26 +15,22 @@ constexpr Text kTexts[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInitializationError,
-     "cudaErrorInitializationError",
+    {cudaErrorInitializationError, "cudaErrorInitializationError",
      "initialization error"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorInvalidResourceHandle,
-     "cudaErrorInvalidResourceHandle",
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice",
+     "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
      "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorAssert,
-     "cudaErrorAssert",
+    {cudaErrorAssert, "cudaErrorAssert",
      "device-side assert triggered (an operator failed on the simulated "
      "device: its message is on stderr)"},
     {cudaErrorHostMemoryAlreadyRegistered,
      "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
-    {cudaErrorHostMemoryNotRegistered,
-     "cudaErrorHostMemoryNotRegistered",
+    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
      "pointer does not correspond to a registered memory region"},
-    {cudaErrorNotSupported,
-     "cudaErrorNotSupported",
+    {cudaErrorNotSupported, "cudaErrorNotSupported",
      "operation not supported (not simulated: its name is on stderr)"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
@@ -45,8 +41,8 @@ const Text& find(cudaError_t error) {
       return text;
     }
   }
-  static constexpr Text kOther = {
-      cudaErrorUnknown, "cudaErrorUnknown", "unrecognized error code"};
+  static constexpr Text kOther = {cudaErrorUnknown, "cudaErrorUnknown",
+                                  "unrecognized error code"};
   return kOther;
 }
 

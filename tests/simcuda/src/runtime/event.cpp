@@ -20,17 +20,14 @@ Events& events() {
 
 }  // namespace
 
-Event::Event(int device_, bool timed_)
-    : timed(timed_),
-      device(device_) {}
+Event::Event(int device_, bool timed_) : timed(timed_), device(device_) {}
 
 void Event::record(Stream& stream) {
   std::shared_ptr<Clock::time_point> time;
   Mark mark;
   if (timed) {
     time = std::make_shared<Clock::time_point>();
-    mark = stream.enqueue(
-        TaskKind::Control, [time] { *time = Clock::now(); });
+    mark = stream.enqueue(TaskKind::Control, [time] { *time = Clock::now(); });
   } else {
     mark = stream.tail();
   }

@@ -82,13 +82,8 @@ Memory& memory() {
 }
 
 void* map_pages(size_t bytes) {
-  void* address = mmap(
-      nullptr,
-      bytes,
-      PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS,
-      -1,
-      0);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
 
@@ -188,7 +183,8 @@ bool register_page_locked(void* address, size_t bytes) {
   std::lock_guard<std::mutex> lock(m.mutex);
   const uintptr_t base = number(address);
   const auto after = m.ranges.lower_bound(base);
-  const bool overlaps = m.find(base) != m.ranges.end() ||
+  const bool overlaps =
+      m.find(base) != m.ranges.end() ||
       (after != m.ranges.end() && after->first < base + bytes);
   if (bytes == 0 || overlaps) {
     return false;

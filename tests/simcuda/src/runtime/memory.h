@@ -20,7 +20,7 @@ struct Range {
 
   bool holds(const void* address, size_t n) const {
     return place == Place::Pageable ||
-        reinterpret_cast<uintptr_t>(address) + n <= base + bytes;
+           reinterpret_cast<uintptr_t>(address) + n <= base + bytes;
   }
 };
 
@@ -28,8 +28,8 @@ Range find_range(const void* address);
 
 // nullptr when the device has too little memory left.
 void* allocate_device(int device, size_t bytes);
-// False when it is not the start of a live allocation. The caller has waited for
-// the device's work.
+// False when it is not the start of a live allocation. The caller has waited
+// for the device's work.
 bool free_device(void* address);
 // The device that owns this allocation, or -1.
 int owner(const void* address);

@@ -94,9 +94,7 @@ void Mark::demand() const {
 }
 
 Stream::Stream(int device_, bool implicit_, int priority_)
-    : device(device_),
-      implicit(implicit_),
-      priority(priority_) {}
+    : device(device_), implicit(implicit_), priority(priority_) {}
 
 Mark Stream::enqueue(TaskKind kind, std::function<void()> work) {
   join_implicitly();
@@ -173,7 +171,7 @@ void Stream::close() {
 
 bool Stream::may_run() const {
   return !queue_.empty() &&
-      (!config().delays(queue_.front().kind) || demand_ > done_.load());
+         (!config().delays(queue_.front().kind) || demand_ > done_.load());
 }
 
 void Stream::work() {
