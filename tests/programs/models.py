@@ -186,7 +186,7 @@ TASKS = {
 DEMO_TASKS = {
     "gpt": Task(lambda: GPT(width=512, layers=12), _text(8, 64), targets=8 * 64),
     "resnet": Task(
-        lambda: ResNet(((32, 6, 1), (64, 4, 2), (128, 4, 2), (256, 4, 2))),
+        lambda: ResNet(((32, 8, 1), (64, 4, 2), (128, 4, 2), (256, 4, 2))),
         _images(64, 32),
         targets=64,
     ),
