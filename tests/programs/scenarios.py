@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import io
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -143,11 +143,8 @@ def side_stream() -> Result:
 
 def later_thread() -> Result:
     """Everything in a thread that starts after LMS was enabled."""
-    results: list[Result] = []
-    thread = threading.Thread(target=lambda: results.append(Training().steps().result()))
-    thread.start()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: Training().steps().result()).result()
 
 
 def parallel_threads() -> Result:
@@ -162,11 +159,8 @@ def parallel_threads() -> Result:
             training.steps()
             torch.cuda.current_stream().synchronize()
 
-    threads = [threading.Thread(target=work, args=(training,)) for training in trainings]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(trainings)) as threads:
+        list(threads.map(work, trainings))  # raises what they raised
     return {str(number): training.result() for number, training in enumerate(trainings)}
 
 

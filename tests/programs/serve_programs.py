@@ -13,7 +13,7 @@ from typing import Any
 from modes import measure
 from scenarios import SCENARIOS
 from support.serve import answer
-from training import Run, train
+from training import Run, make_deterministic, train
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
@@ -29,4 +29,5 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    make_deterministic()
     answer(handle)

@@ -68,6 +68,13 @@ def train(run: Run) -> Outcome:
     return Outcome(tuple(losses), digest(model.state_dict()), digest(state), digest(outputs))
 
 
+def make_deterministic() -> None:
+    """Makes runs comparable to the last bit: no operator may depend on timing or free memory."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+
+
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of a `Run`."""
     if name == "sgd":
