@@ -7,6 +7,9 @@ import os
 import pytest
 from support.device import Device, find
 
+# Its assertions say what differs, as those in tests do.
+pytest.register_assert_rewrite("support.programs")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from models import DEMO_TASKS
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import compute_loss, digest, make_optimizer
+from training import compute_loss, digest, make_deterministic, make_optimizer
 
 SEED = 1
 MAX_POINTS = 2000  # of the timeline
@@ -85,6 +85,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="bytes of device memory (default: all there is)")
     arguments = parser.parse_args()
     limit = arguments.limit or int(os.environ.get("PYTORCH_LMS_LIMIT") or 0)
+    make_deterministic()
     prepare(arguments.mode, limit)
     report = Report()
     try:
@@ -106,10 +107,6 @@ def prepare(mode: str, limit: int) -> None:
     if mode == "off" and limit:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(limit / total)
-    # The runs are compared to the last bit: no operator may depend on timing or free memory.
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.backends.cudnn.benchmark = False
 
 
 def train(name: str, steps: int, report: Report) -> None:

@@ -37,6 +37,14 @@ class Device:
         """Whether capacity, faults and the like can be chosen."""
         return self.kind == "sim"
 
+    @property
+    def count(self) -> int:
+        """How many there can be."""
+        if self.simulated:
+            return 16
+        code = "import torch; print(torch.cuda.device_count())"
+        return int(self.json("-c", code))
+
     def environment(
         self, *, capacity: int | str = CAPACITY, env: dict[str, str] | None = None, **settings: Any
     ) -> dict[str, str]:

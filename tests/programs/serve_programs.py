@@ -1,0 +1,33 @@
+"""Runs programs on request; see tests/engine/test_programs.py.
+
+A request is {"program": "train" or a name of scenarios.SCENARIOS, "run": fields of training.Run for
+"train", "mode": one of modes.MODES, "limit": bytes}. The answer is {"result": the program's, as a
+dictionary, "memory": fields of modes.Memory}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from modes import measure
+from scenarios import SCENARIOS
+from support.serve import answer
+from training import Run, make_deterministic, train
+
+
+def handle(request: dict[str, Any]) -> dict[str, Any]:
+    """Runs one program once."""
+
+    def program() -> dict[str, Any]:
+        if request["program"] == "train":
+            return asdict(train(Run(**request["run"])))
+        return SCENARIOS[request["program"]]()
+
+    measured = measure(program, request["mode"], request.get("limit", 0))
+    return {"result": measured.result, "memory": asdict(measured.memory)}
+
+
+if __name__ == "__main__":
+    make_deterministic()
+    answer(handle)
