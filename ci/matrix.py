@@ -36,9 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--release", help="only this release")
     args = parser.parse_args()
-    tools = toolbox.tools_folder()
-    if Path(sys.prefix) != tools:  # the YAML library is among the tools
-        python = toolbox.make(tools)
+    if Path(sys.prefix) != toolbox.folder_of(toolbox.LOCK):  # which have the YAML library
+        python = toolbox.make(toolbox.LOCK, "the tools of this command")
         os.execv(python, [str(python), __file__, *sys.argv[1:]])
     print(json.dumps({"include": rows(args.release)}))
 

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:
         verb.configure_parser(subparsers)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(test.protect(arguments))
     try:
         toolbox.ensure(arguments)
         return int(args.execute(args))

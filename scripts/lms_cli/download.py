@@ -20,8 +20,7 @@ def fetch_official(wheel: OfficialWheel) -> Path:
     Raises:
         NetworkError, IntegrityError, SpaceError: it cannot be had; nothing is left behind.
     """
-    cached = paths.downloads() / wheel.sha256 / wheel.filename
-    if cached.is_file() and cached.stat().st_size == wheel.size:
+    if cached := _cached((wheel.sha256,)):
         return cached
     files.require_space(
         paths.downloads(), wheel.size + wheel.size // 10, f"downloading {wheel.filename}"
@@ -52,9 +51,11 @@ def fetch_locked(lock: Path, package: str) -> Path:
 
 
 def _cached(hashes: tuple[str, ...]) -> Path | None:
+    """A file that was downloaded before, unless it has been damaged since."""
     for sha256 in hashes:
         for path in (paths.downloads() / sha256).glob("*.whl"):
-            return path
+            if files.sha256_of(path) == sha256:
+                return path
     return None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lms_cli import simulate
 from lms_cli.lms_environment import Environment
 
+DEFAULT_CAPACITY = 1 << 30  # bytes of a simulated device
 MODES = {"off": None, "on": "1", "chaos": "chaos"}  # value of PYTORCH_LMS
 
 
@@ -23,8 +24,15 @@ class Settings:
     limit: int | None = None  # bytes of device memory that LMS may use
 
 
-def variables(environment: Environment, settings: Settings) -> dict[str, str]:
+def variables(
+    environment: Environment, settings: Settings, overlay: Environment | None = None
+) -> dict[str, str]:
     """The environment variables of a program.
+
+    Args:
+        environment: has the LMS wheel; the simulated device is built for it.
+        settings: how to run the program.
+        overlay: the environment that runs it, if that is one with further packages on top.
 
     Raises:
         CompileError: the simulated device does not build.
@@ -34,8 +42,9 @@ def variables(environment: Environment, settings: Settings) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTHONHOME")
     }
-    result["PATH"] = f"{environment.folder / 'bin'}{os.pathsep}{result.get('PATH', '')}"
-    result["VIRTUAL_ENV"] = str(environment.folder)
+    folder = (overlay or environment).folder
+    result["PATH"] = f"{folder / 'bin'}{os.pathsep}{result.get('PATH', '')}"
+    result["VIRTUAL_ENV"] = str(folder)
     mode = MODES[settings.lms]
     if mode is not None:
         result["PYTORCH_LMS"] = mode
@@ -51,6 +60,3 @@ def variables(environment: Environment, settings: Settings) -> dict[str, str]:
             kernels=settings.kernels,
         )
     return result
-
-
-DEFAULT_CAPACITY = 1 << 30  # bytes

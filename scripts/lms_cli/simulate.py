@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lms_cli import compile, environments, files, paths, progress
+from lms_cli import compile, paths, progress
 from lms_cli.errors import CompileError, UsageError
-from lms_cli.lms_environment import Environment, installed_version
+from lms_cli.lms_environment import Environment
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NVIDIA = (Path("/dev/nvidia0"), Path("/proc/driver/nvidia"))
@@ -39,32 +39,22 @@ def default_device() -> str:
 
 
 def build(environment: Environment) -> Path:
-    """The folder with the simulation's libraries for an environment's torch, built if absent.
+    """The folder with the simulation's libraries for an environment's torch, built if need be.
 
     Raises:
         CompileError: there is no compiler, or it does not compile.
     """
-    script = paths.SIMCUDA / "build.py"
-    compiler = compile.find_compiler()
-    key = hashlib.sha256(installed_version(environment).encode())
-    key.update(f"{sys.version} {compile.compiler_version(compiler)}".encode())
-    for path in sorted(paths.SIMCUDA.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            key.update(str(path.relative_to(paths.SIMCUDA)).encode() + path.read_bytes())
-    folder = paths.home().resolve() / f"simcuda-{key.hexdigest()[:12]}"
-    with files.locked(folder):
-        if environments.is_complete(folder):
-            return folder
-        with progress.step("building the simulated device"):
-            command = [str(environment.python), str(script), "--out", str(folder)]
-            command += ["--torch-python", str(environment.python)]
-            result = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        if result.returncode != 0:
-            tail = "\n".join(f"  {line}" for line in result.stdout.splitlines()[-SHOWN_LINES:])
-            raise CompileError(f"the simulated device does not build:\n{tail}")
-        environments.mark_complete(folder)
+    compile.find_compiler()
+    name = hashlib.sha256(str(environment.folder).encode()).hexdigest()[:12]
+    folder = paths.home().resolve() / f"simcuda-{name}"
+    command = [str(environment.python), str(paths.SIMCUDA / "build.py"), "--out", str(folder)]
+    with progress.step("building the simulated device, unless it is up to date"):
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    if result.returncode != 0:
+        tail = "\n".join(f"  {line}" for line in result.stdout.splitlines()[-SHOWN_LINES:])
+        raise CompileError(f"the simulated device does not build:\n{tail}")
     return folder
 
 

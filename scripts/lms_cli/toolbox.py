@@ -19,22 +19,22 @@ LOCK = paths.LOCKS / "tools.lock"
 
 def ensure(arguments: list[str]) -> None:
     """Return if this process has the tools, else replace it by one that has."""
-    folder = tools_folder()
-    if Path(sys.prefix) == folder:
+    if Path(sys.prefix) == folder_of(LOCK):
         return
-    python = make(folder)
+    python = make(LOCK, "the tools of this command")
     sys.stderr.flush()
     os.execv(python, [str(python), str(paths.SCRIPT), *arguments])
 
 
-def tools_folder() -> Path:
-    """Folder of the tools environment for this Python and this lock file."""
-    key = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    return paths.home().resolve() / f"tools-{key}"
+def folder_of(lock: Path) -> Path:
+    """Folder of the environment with a lock file's packages, for this Python."""
+    key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    return paths.home().resolve() / f"{lock.stem}-{key}"
 
 
-def make(folder: Path, lock: Path = LOCK, purpose: str = "the tools of this command") -> Path:
-    """Make an environment of locked packages unless it is there; return its Python."""
+def make(lock: Path, purpose: str) -> Path:
+    """Make an environment with a lock file's packages unless it is there; return its Python."""
+    folder = folder_of(lock)
     python = folder / "bin" / "python"
     with files.locked(folder):
         if environments.is_complete(folder):

@@ -5,6 +5,7 @@ The other end of `Child` is `serve.answer`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -53,42 +54,52 @@ class Finished:
 
 
 class Child:
-    """A process that answers requests: a line of JSON for each line of JSON."""
+    """A process that answers requests: a line of JSON for each line of JSON.
+
+    It is started by the first request, and again by the first one after it died.
+    """
 
     def __init__(self, command: list[str], environment: dict[str, str], timeout: float) -> None:
         self._command = command
+        self._environment = environment
         self._timeout = timeout  # seconds per request
-        self._stderr = tempfile.TemporaryFile("a+", errors="replace")
+        # It lives as long as the object.
+        self._stderr = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115
+        self._process: subprocess.Popen[str] | None = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._stderr.truncate(0)
         self._process = subprocess.Popen(
-            command,
-            env=environment,
+            self._command,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
         )
+        return self._process
 
     def ask(self, request: Any) -> Any:
         """Sends a request and waits for its answer.
 
         Raises:
-            ChildError: the process ended or took too long instead, now or at an earlier request;
-                or the request raised there.
+            ChildError: the process died or took too long instead, or the request raised there.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        timer = threading.Timer(self._timeout, self._process.kill)
+        process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        timer = threading.Timer(self._timeout, process.kill)
         timer.start()
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
         finally:
             timer.cancel()
         if not line:
-            status = self._process.wait()
-            raise failure(self._command, f"ended with exit status {status}", self._errors())
+            what = f"ended with exit status {self._end()} in {request}"
+            raise failure(self._command, what, self._errors())
         answer = json.loads(line)
         if "error" in answer:
             raise failure(self._command, f"failed in {request}", answer["error"])
@@ -97,6 +108,22 @@ class Child:
     def _errors(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read()
+
+    def _end(self) -> int:
+        """Lets the process end by itself; returns its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            status = process.wait(self._timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        process.stdout.close()
+        return status
 
     def __enter__(self) -> Child:
         return self
@@ -107,15 +134,8 @@ class Child:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Lets the process end by itself: how it does so is part of what is tested."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            status = self._process.wait(self._timeout)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._process.stdout.close()
+        """Ends the process; how it does so is part of what is tested."""
+        status = self._end()
         errors = self._errors()
         self._stderr.close()
         if status != 0 and error is None:

@@ -104,7 +104,7 @@ class FakeRelease:
     def python(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run code that imports the tooling, in the tools' environment."""
         return subprocess.run(
-            [str(self.home / toolbox.tools_folder().name / "bin" / "python"), "-c", code],
+            [str(self.home / tools_folder().name / "bin" / "python"), "-c", code],
             env={**self.environment(), "PYTHONPATH": str(paths.ROOT / "scripts"), **variables},
             capture_output=True,
             text=True,
@@ -157,13 +157,17 @@ class FakeRelease:
         (self.patches / releases.FILE_NAME).write_text(text)
 
 
+def tools_folder() -> Path:
+    """The environment of the `lms` command, made if need be."""
+    return toolbox.make(toolbox.LOCK, "the tools of this command").parents[1]
+
+
 def make(root: Path) -> FakeRelease:
     """Make a fake release in an empty folder."""
     fake = FakeRelease(root)
     for folder in (fake.index, fake.series, fake.home):
         folder.mkdir(parents=True)
-    tools = toolbox.tools_folder()
-    toolbox.make(tools)
+    tools = tools_folder()
     (fake.home / tools.name).symlink_to(tools)
     write_wheel(fake.official, official_members(root))
     fake.pin()

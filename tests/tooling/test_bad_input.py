@@ -205,18 +205,19 @@ def test_killed_while_the_tools_are_installed(fake: FakeRelease, tmp_path: Path)
     """An environment without its marker is made again."""
     lock = tmp_path / "empty.lock"
     lock.write_text("")
-    folder = tmp_path / "tools"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").write_text("half-written")
     code = f"""
 from pathlib import Path
 from lms_cli import toolbox
-print(toolbox.make(Path({str(folder)!r}), Path({str(lock)!r})))
+lock = Path({str(lock)!r})
+python = toolbox.folder_of(lock) / "bin" / "python"
+python.parent.mkdir(parents=True)
+python.write_text("half-written")
+assert toolbox.make(lock, "nothing") == python
+assert (toolbox.folder_of(lock) / ".complete").exists()
+assert not python.read_bytes().startswith(b"half-written")
 """
     result = fake.python(code)
     assert result.returncode == 0, result.stderr
-    assert (folder / ".complete").exists()
-    assert not (folder / "bin" / "python").read_bytes().startswith(b"half-written")
 
 
 def test_old_python() -> None:

@@ -85,6 +85,15 @@ def test_a_wheel_that_was_changed_is_made_again(fake: FakeRelease) -> None:
     assert fake.built().read_bytes() == good
 
 
+def test_a_download_that_was_damaged_is_made_again(fake: FakeRelease) -> None:
+    wheel = fake.built()
+    good = wheel.read_bytes()
+    (cached,) = fake.downloads.glob("*/*.whl")
+    cached.write_bytes(bytes(cached.stat().st_size))
+    wheel.unlink()
+    assert fake.built().read_bytes() == good
+
+
 def test_a_changed_series_is_built_again(fake: FakeRelease) -> None:
     wheel = fake.built()
     new_file = fake.patches / "files/torch/cuda/lms.py"

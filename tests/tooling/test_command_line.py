@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from lms_cli import paths
+from lms_cli import cli, paths
 
 THIRD_PARTY = ("yaml", "rich", "packaging", "unidiff", "auditwheel", "elftools")
 
@@ -34,6 +34,21 @@ def test_each_verb_has_help(verb: str) -> None:
     command = [sys.executable, str(paths.SCRIPT), verb, "--help"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["-n", "2", "tests/tooling"], ["tests", "-k", "a b"], ["--", "-x"]]
+)
+def test_everything_after_test_is_pytests(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(cli.toolbox, "ensure", lambda arguments: None)
+    monkeypatch.setattr(cli.test, "execute", lambda args: seen.append(args.arguments) or 0)
+    assert cli.main(["test", *arguments]) == 0
+    assert [word for word in seen[0] if word != "--"] == [
+        word for word in arguments if word != "--"
+    ]
 
 
 def test_no_verb() -> None:

@@ -6,8 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import fake_torch
 import pytest
-from lms_cli import paths, toolbox
+from lms_cli import paths
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("patches/files", "tests")
@@ -45,8 +46,7 @@ def test_ruff_format(linters: Path) -> None:
 
 
 def test_mypy(linters: Path) -> None:
-    python = toolbox.make(toolbox.tools_folder())
-    check(linters / "mypy", "--python-executable", python)
+    check(linters / "mypy", "--python-executable", fake_torch.tools_folder() / "bin" / "python")
 
 
 def test_clang_format(linters: Path) -> None:

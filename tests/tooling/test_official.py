@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_torch
 import pytest
-from lms_cli import builds, lms_environment, paths, releases, toolbox
+from lms_cli import builds, lms_environment, paths, releases
 
 RELEASE = releases.newest(paths.PATCHES)
 
@@ -33,7 +34,7 @@ def test_every_check_passes(wheel: Path) -> None:
 
 
 def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> None:
-    tools = toolbox.tools_folder()
+    tools = fake_torch.tools_folder()
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / tools.name).symlink_to(tools)
     out = tmp_path / "out"

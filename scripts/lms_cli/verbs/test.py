@@ -19,6 +19,13 @@ def configure_parser(subparsers: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
+def protect(arguments: list[str]) -> list[str]:
+    """The command line, with `--` before pytest's options, which argparse takes for its own."""
+    if arguments[:1] == ["test"] and arguments[1:2] not in (["-h"], ["--help"]):
+        return ["test", "--", *arguments[1:]]
+    return arguments
+
+
 def execute(args: argparse.Namespace) -> int:
     """Run pytest in the LMS environment; the exit status is pytest's."""
     import os
@@ -28,13 +35,13 @@ def execute(args: argparse.Namespace) -> int:
 
     release = releases.newest(paths.PATCHES)
     environment = lms_environment.ensure(release)
-    lint_lock = paths.LOCKS / "lint.lock"
-    linters = toolbox.make(paths.home().resolve() / "lint", lint_lock, "the linters")
+    linters = toolbox.make(paths.LOCKS / "lint.lock", "the linters")
     variables = {
         **os.environ,
         "PATH": f"{environment.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "LMS_LINTERS": str(linters.parent),
         "LMS_SIMCUDA_BUILD": str(simulate.build(environment)),
     }
-    command = [str(environment.python), "-m", "pytest", *(args.arguments or ["--numprocesses=2"])]
+    arguments = args.arguments[args.arguments[:1] == ["--"] :]
+    command = [str(environment.python), "-m", "pytest", *(arguments or ["--numprocesses=2"])]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode

@@ -20,6 +20,7 @@ Messages go to the logger ``torch.cuda.lms``.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -105,8 +106,8 @@ def _bytes(value: Any, what: str) -> int:
 def set_enabled_lms(enabled: bool) -> None:
     r"""Turn Large Model Support on or off.
 
-    Tensors that exist already are managed from the first operator that touches
-    them. Turning it off brings every paged-out storage back.
+    Tensors that exist already are managed as well. Turning it off brings every
+    paged-out storage back.
 
     It covers the calling thread, the threads of autograd, and Python threads
     started later. A thread that runs already calls :func:`enable_thread`.
@@ -137,9 +138,22 @@ def set_enabled_lms(enabled: bool) -> None:
             ) from None
         if enabled:
             _install_hooks()
+            _adopt_existing(ops)
         else:
             _remove_hooks()
         logger.info("%s", "enabled" if enabled else "disabled")
+
+
+def _adopt_existing(ops: Any) -> None:
+    """Makes the tensors that Python knows reclaimable before an operator touches them."""
+    if not torch.cuda.is_initialized():
+        return
+    for obj in gc.get_objects():
+        if issubclass(type(obj), torch.Tensor):
+            storage = _storage_of(obj)
+            if storage is not None:
+                ops.adopt(storage._cdata)
+    ops.apply_limits()  # what they hold beyond the limit can leave now
 
 
 def get_enabled_lms() -> bool:

@@ -27,11 +27,6 @@ size_t round_to_block(size_t bytes) {
   return (bytes + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
 }
 
-bool is_capturing() {
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-      c10::cuda::CaptureStatus::None;
-}
-
 // Runs inside the native allocator's malloc, its mutex held, when no cached
 // block fits. Returns true if it is worth looking again.
 class ReclaimCallback final : public c10::FreeMemoryCallback {
@@ -45,7 +40,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
     // With history on, a free records Python frames and so takes the GIL,
     // which must not happen under the allocator's mutex: the request then
     // fails and is retried outside.
-    if (!device || !device->must_reclaim(request->bytes) || is_capturing() ||
+    if (!device || !device->must_reclaim(request->bytes) ||
         Allocator::get().native().isHistoryEnabled()) {
       return false;
     }
@@ -71,7 +66,13 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
 
-}  // namespace
+} // namespace
+
+bool is_capturing() {
+  return Allocator::get().routes_to_pools() &&
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+      c10::cuda::CaptureStatus::None;
+}
 
 size_t growth_for(size_t bytes) {
   if (bytes <= kSmallSize) {
@@ -109,7 +110,7 @@ Allocator::Allocator()
     : AllocatorForwarder(c10::cuda::CUDACachingAllocator::get()) {}
 
 Allocator& Allocator::get() {
-  static auto* layer = new Allocator();  // leaked: storages refer to it
+  static auto* layer = new Allocator(); // leaked: storages refer to it
   return *layer;
 }
 
@@ -161,7 +162,7 @@ void* Allocator::allocate_with_room(
       return ptr;
     } catch (const c10::OutOfMemoryError& failure) {
       if (is_capturing()) {
-        throw;  // nothing may be copied during a capture
+        throw; // nothing may be copied during a capture
       }
       error = failure.what_without_backtrace();
     }
@@ -208,8 +209,23 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   });
 }
 
+void Allocator::beginAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool,
+    std::function<bool(cudaStream_t)> filter) {
+  native_->beginAllocateToPool(device, pool, std::move(filter));
+  ++routed_pools_;
+}
+
+void Allocator::endAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool) {
+  native_->endAllocateToPool(device, pool);
+  --routed_pools_;
+}
+
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
-  native_->setMemoryFraction(fraction, index);  // checks the value
+  native_->setMemoryFraction(fraction, index); // checks the value
   Device::get(index).set_user_fraction(fraction);
 }
 
@@ -227,4 +243,4 @@ void Allocator::recordStream(
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

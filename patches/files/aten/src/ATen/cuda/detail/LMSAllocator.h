@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSStats.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <atomic>
 #include <functional>
 
 namespace at::cuda::lms {
@@ -43,6 +44,17 @@ class Allocator final : public AllocatorForwarder {
   double getMemoryFraction(c10::DeviceIndex device) override;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream)
       override;
+  void beginAllocateToPool(
+      c10::DeviceIndex device,
+      c10::MempoolId_t pool,
+      std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool)
+      override;
+
+  // True while some allocations go to private pools, as in graph captures.
+  bool routes_to_pools() const {
+    return routed_pools_.load(std::memory_order_relaxed) > 0;
+  }
 
  private:
   Allocator();
@@ -51,7 +63,15 @@ class Allocator final : public AllocatorForwarder {
       size_t bytes,
       cudaStream_t stream,
       const std::function<void*()>& allocate);
+
+  std::atomic<int> routed_pools_{0};
 };
+
+// True while the calling thread's current stream is being captured into a CUDA
+// graph. LMS then steps aside: it copies nothing, what the capture touches is
+// held because replays will use its address, and what is not resident is an
+// error.
+bool is_capturing();
 
 // Bytes by which the caching allocator grows to serve a request, by its
 // default settings.
@@ -76,4 +96,4 @@ struct CurrentRequest {
   static void note_growth();
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -9,6 +9,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace at::cuda::lms {
 namespace {
@@ -20,28 +21,38 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
-}  // namespace
+void apply_limits(const std::vector<Device*>& devices) {
+  for (Device* device : devices) {
+    device->set_limit(device->requested_limit());
+  }
+}
+
+} // namespace
 
 void set_enabled(bool enabled) {
   auto& settings = Settings::get();
   if (enabled) {
     Allocator::get().install();
     intercept_operators();
-    for (Device* device : Device::all()) {
-      device->set_limit(device->requested_limit());
-    }
+    apply_limits(Device::all());
     settings.set_enabled(true);
     set_thread_enabled(true);
     return;
   }
-  for (Device* device : Device::all()) {
-    device->bring_all_back();
+  const auto devices = Device::all();
+  try {
+    for (Device* device : devices) {
+      device->remove_limit();
+      device->bring_all_back();
+    }
+  } catch (...) {
+    apply_limits(devices);
+    throw;
   }
   settings.set_enabled(false);
   set_thread_enabled(false);
-  for (Device* device : Device::all()) {
-    device->bring_all_back();  // what operators adopted meanwhile
-    device->remove_limit();
+  for (Device* device : devices) {
+    device->bring_all_back(); // what operators adopted meanwhile
   }
   Allocator::get().uninstall();
   HostMemory::get().trim();
@@ -175,7 +186,7 @@ c10::Storage storage_at(int64_t cdata) {
       reinterpret_cast<c10::StorageImpl*>(cdata))};
 }
 
-}  // namespace
+} // namespace
 
 TORCH_LIBRARY(lms, m) {
   m.def("set_enabled(bool enabled) -> ()", set_enabled);
@@ -194,6 +205,7 @@ TORCH_LIBRARY(lms, m) {
       device->set_limit(static_cast<size_t>(bytes));
     }
   });
+  m.def("apply_limits() -> ()", [] { apply_limits(Device::all()); });
   m.def("get_limit(int device) -> int", [](int64_t i) {
     return static_cast<int64_t>(
         Device::get(static_cast<c10::DeviceIndex>(i)).limit());
@@ -222,6 +234,11 @@ TORCH_LIBRARY(lms, m) {
       pinned->unpin(pinned);
     }
   });
+  m.def("adopt(int storage) -> ()", [](int64_t cdata) {
+    const auto storage = storage_at(cdata);
+    Device::get(storage.device().index())
+        .leave({}, {storage.unsafeGetStorageImpl()});
+  });
   m.def("release(int storage) -> ()", [](int64_t cdata) {
     release(storage_at(cdata));
   });
@@ -233,4 +250,4 @@ TORCH_LIBRARY(lms, m) {
   m.def("resume_adoption() -> ()", resume_adoption);
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -219,4 +219,4 @@ class AllocatorForwarder
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const native_;
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

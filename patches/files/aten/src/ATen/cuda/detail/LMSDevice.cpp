@@ -21,7 +21,7 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
   return devices.at(static_cast<uint8_t>(index));
 }
 
-}  // namespace
+} // namespace
 
 Device::Device(c10::DeviceIndex index)
     : index_(index), policy_(make_least_recently_used_policy()) {}
@@ -89,7 +89,9 @@ void Device::enter(
         add_pin(record);
         pins.push_back(record);
         pages.push_back(record);
-        if (record->state == ManagedStorage::State::kResident) {
+        if (C10_UNLIKELY(is_capturing())) {
+          hold_in_capture(record);
+        } else if (record->state == ManagedStorage::State::kResident) {
           note_use(record, stream);
         } else {
           absent.push_back(record);
@@ -123,7 +125,7 @@ void Device::fetch_ahead(const Pins& ahead) {
     for (ManagedStorage* record : ahead) {
       page_in(record);
     }
-  } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
+  } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
     // The operators that need the bytes will ask again.
   }
   if (!ahead.empty()) {
@@ -217,7 +219,7 @@ void Device::set_evictable(ManagedStorage* record) {
 
 void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   if (stream == record->home) {
-    return;  // waited for the arrival already
+    return; // waited for the arrival already
   }
   for (cudaStream_t user : record->users) {
     if (user == stream) {
@@ -227,6 +229,19 @@ void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   c10::cuda::CUDAGuard guard(index_);
   wait_event(stream, record->arrival);
   record->users.push_back(stream);
+}
+
+// Nothing waits for the arrival: a capture begins after the device is idle.
+void Device::hold_in_capture(ManagedStorage* record) {
+  TORCH_CHECK(
+      record->state == ManagedStorage::State::kResident,
+      "A CUDA graph capture touches a tensor whose memory Large Model Support "
+      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
+      "of the tensors that the graph uses.");
+  if (!record->held) {
+    add_pin(record);
+    record->held = true;
+  }
 }
 
 void Device::hold(ManagedStorage* record) {
@@ -290,7 +305,7 @@ void Device::release(c10::StorageImpl* storage) {
 
 void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
-    return;  // CUDA and its locks belong to the parent process
+    return; // CUDA and its locks belong to the parent process
   }
   Freed freed;
   Lock lock(*this);
@@ -350,4 +365,4 @@ void Device::relax_access_checks() {
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

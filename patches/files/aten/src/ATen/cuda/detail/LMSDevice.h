@@ -89,9 +89,9 @@ class Device {
   // Bytes the caching allocator may reserve; 0: the default. What it has beyond
   // that is paged out and given back to the driver.
   void set_limit(size_t bytes);
-  void remove_limit();  // when LMS is turned off
+  void remove_limit(); // when LMS is turned off
   size_t limit();
-  size_t requested_limit();  // as given to set_limit
+  size_t requested_limit(); // as given to set_limit
   // Of torch.cuda.set_per_process_memory_fraction; the smaller limit counts.
   void set_user_fraction(double fraction);
   double user_fraction();
@@ -115,6 +115,7 @@ class Device {
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
   // Work on the stream is about to use the resident bytes.
   void note_use(ManagedStorage* storage, cudaStream_t stream);
+  void hold_in_capture(ManagedStorage* storage);
   void set_evictable(ManagedStorage* storage);
   void remove(ManagedStorage* storage, Freed& freed) noexcept;
 
@@ -122,19 +123,19 @@ class Device {
   c10::DataPtr detach_memory(ManagedStorage* storage);
   bool page_out(ManagedStorage* storage, Freed& freed);
   Event copy_out(ManagedStorage* storage, void* host);
-  void page_in(ManagedStorage* storage);  // without the mutex
-  void fetch_ahead(const Pins& ahead);  // without the mutex
+  void page_in(ManagedStorage* storage); // without the mutex
+  void fetch_ahead(const Pins& ahead); // without the mutex
   Event copy_in(ManagedStorage* storage, void* memory);
   std::vector<Page*> all_evictable() const;
 
-  void mirror_allocator();  // without the mutex
+  void mirror_allocator(); // without the mutex
   void apply(const TraceEntry& entry);
-  void apply_limit(size_t bytes);  // without the mutex
-  size_t default_limit();  // without the mutex
+  void apply_limit(size_t bytes); // without the mutex
+  size_t default_limit(); // without the mutex
 
   const c10::DeviceIndex index_;
   std::mutex mutex_;
-  std::condition_variable arrived_;  // a storage left State::kArriving
+  std::condition_variable arrived_; // a storage left State::kArriving
 
   std::vector<ManagedStorage*> records_;
   Layout layout_;
@@ -143,14 +144,14 @@ class Device {
   std::vector<TraceEntry> backlog_;
   bool mirrored_ = false;
 
-  cudaStream_t in_stream_ = nullptr;  // page-in copies, in order
-  cudaStream_t out_stream_ = nullptr;  // page-out copies, in order
-  std::string last_failure_;  // of a page-out, for describe_memory
+  cudaStream_t in_stream_ = nullptr; // page-in copies, in order
+  cudaStream_t out_stream_ = nullptr; // page-out copies, in order
+  std::string last_failure_; // of a page-out, for describe_memory
 
-  size_t limit_ = 0;  // bytes the caching allocator may reserve
-  size_t requested_limit_ = 0;  // 0: the default
+  size_t limit_ = 0; // bytes the caching allocator may reserve
+  size_t requested_limit_ = 0; // 0: the default
   double user_fraction_ = 1.0;
   DeviceStats stats_;
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -59,4 +59,4 @@ class Device::Lock {
   std::unique_lock<std::mutex> lock_;
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

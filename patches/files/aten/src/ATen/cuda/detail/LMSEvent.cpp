@@ -47,7 +47,7 @@ class EventPool {
   std::vector<std::vector<cudaEvent_t>> free_;
 };
 
-}  // namespace
+} // namespace
 
 Event record_event(c10::DeviceIndex device, cudaStream_t stream) {
   auto event = EventPool::get().acquire(device);
@@ -67,9 +67,9 @@ bool has_happened(const Event& event) {
   }
   const cudaError_t status = cudaEventQuery(event.get());
   if (status != cudaSuccess) {
-    (void)cudaGetLastError();  // "not ready" is an answer, not a failure
+    (void)cudaGetLastError(); // "not ready" is an answer, not a failure
   }
   return status == cudaSuccess;
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

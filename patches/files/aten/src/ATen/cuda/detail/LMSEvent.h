@@ -25,4 +25,4 @@ void wait_event(cudaStream_t stream, const Event& event);
 // waits for it will report them.
 bool has_happened(const Event& event);
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

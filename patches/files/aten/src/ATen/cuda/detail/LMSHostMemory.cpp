@@ -11,9 +11,9 @@
 namespace at::cuda::lms {
 namespace {
 
-constexpr size_t kMinSlab = size_t{8} << 20;  // bytes
-constexpr size_t kMaxSlab = size_t{256} << 20;  // bytes
-constexpr size_t kPage = size_t{4} << 10;  // bytes, the host's page
+constexpr size_t kMinSlab = size_t{8} << 20; // bytes
+constexpr size_t kMaxSlab = size_t{256} << 20; // bytes
+constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -30,13 +30,13 @@ size_t default_limit() {
     }
     std::getline(meminfo, unit);
   }
-  return size_t{8} << 30;  // no /proc: a guess that fits any training host
+  return size_t{8} << 30; // no /proc: a guess that fits any training host
 }
 
-}  // namespace
+} // namespace
 
 HostMemory& HostMemory::get() {
-  static auto* pool = new HostMemory();  // leaked: no CUDA calls at exit
+  static auto* pool = new HostMemory(); // leaked: no CUDA calls at exit
   return *pool;
 }
 
@@ -144,7 +144,7 @@ bool HostMemory::grow(size_t bytes) {
       cudaHostAlloc(&raw, size, cudaHostAllocPortable) == cudaSuccess;
   void (*release)(char*) = [](char* p) { (void)cudaFreeHost(p); };
   if (!page_locked) {
-    (void)cudaGetLastError();  // handled here by falling back
+    (void)cudaGetLastError(); // handled here by falling back
     raw = std::aligned_alloc(kPage, round_up(size, kPage));
     release = [](char* p) { std::free(p); };
   }
@@ -210,4 +210,4 @@ void HostMemory::insert_free(char* ptr, size_t bytes) {
   free_by_size_.emplace(bytes, ptr);
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -27,10 +27,10 @@ class HostMemory {
   static constexpr size_t kAlignment = 512;
 
   struct Stats {
-    size_t limit = 0;  // bytes the slabs may take
-    size_t reserved = 0;  // bytes the slabs take now
-    size_t page_locked = 0;  // the part of `reserved` that is page-locked
-    size_t used = 0;  // bytes handed out now
+    size_t limit = 0; // bytes the slabs may take
+    size_t reserved = 0; // bytes the slabs take now
+    size_t page_locked = 0; // the part of `reserved` that is page-locked
+    size_t used = 0; // bytes handed out now
     size_t peak_used = 0;
   };
 
@@ -67,12 +67,12 @@ class HostMemory {
   size_t limit_locked();
 
   std::mutex mutex_;
-  std::map<char*, Slab> slabs_;  // by address
-  std::map<char*, size_t> free_;  // by address, neighbours merged
+  std::map<char*, Slab> slabs_; // by address
+  std::map<char*, size_t> free_; // by address, neighbours merged
   FreeBySize free_by_size_;
-  std::map<char*, size_t> used_;  // by address
-  std::deque<std::pair<char*, Event>> leaving_;  // freed, copy still running
+  std::map<char*, size_t> used_; // by address
+  std::deque<std::pair<char*, Event>> leaving_; // freed, copy still running
   Stats stats_;
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -128,4 +128,4 @@ std::vector<Range> ranges_of(uintptr_t address, const Segment& segment) {
   return ranges;
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

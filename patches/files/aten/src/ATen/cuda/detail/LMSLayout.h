@@ -10,31 +10,31 @@ namespace at::cuda::lms {
 
 // What a policy knows of a managed storage.
 struct Page {
-  size_t bytes = 0;  // of the storage, not rounded to the allocator's block
-  uint64_t last_use = 0;  // the device's operator count when last pinned
-  bool evictable = false;  // resident, not pinned, not held
+  size_t bytes = 0; // of the storage, not rounded to the allocator's block
+  uint64_t last_use = 0; // the device's operator count when last pinned
+  bool evictable = false; // resident, not pinned, not held
 };
 
 // Constants of the caching allocator, bytes.
-constexpr size_t kMinBlockSize = 512;  // every block is a multiple of it
+constexpr size_t kMinBlockSize = 512; // every block is a multiple of it
 constexpr size_t kSmallSize = size_t{1}
-    << 20;  // larger ones come from other segments
+    << 20; // larger ones come from other segments
 
 // An allocated range of device memory.
 struct Block {
   size_t size = 0;
-  Page* page = nullptr;  // null: memory that LMS does not manage
+  Page* page = nullptr; // null: memory that LMS does not manage
 };
 
-using Blocks = std::map<uintptr_t, Block>;  // by address
+using Blocks = std::map<uintptr_t, Block>; // by address
 
 // A contiguous range that the caching allocator got from the driver.
 struct Segment {
   size_t size = 0;
-  uintptr_t stream = 0;  // blocks are handed to allocations on this stream only
-  bool is_private = false;  // belongs to a graph's or a user's memory pool
-  bool is_expandable = false;  // mapped piece by piece
-  Blocks blocks;  // the gaps between them are free
+  uintptr_t stream = 0; // blocks are handed to allocations on this stream only
+  bool is_private = false; // belongs to a graph's or a user's memory pool
+  bool is_expandable = false; // mapped piece by piece
+  Blocks blocks; // the gaps between them are free
 };
 
 // Mirror of the caching allocator's segments and blocks on one device, kept up
@@ -43,7 +43,7 @@ struct Segment {
 // Not thread safe.
 class Layout {
  public:
-  using Segments = std::map<uintptr_t, Segment>;  // by address
+  using Segments = std::map<uintptr_t, Segment>; // by address
 
   void clear();
   // Adjacent ranges of one expandable segment are merged: it grows so.
@@ -75,10 +75,10 @@ class Layout {
 // A free range or an allocated block, in address order.
 struct Range {
   size_t size;
-  const Block* block;  // null: free
+  const Block* block; // null: free
 };
 
 // The ranges that make up a segment, free ones included.
 std::vector<Range> ranges_of(uintptr_t address, const Segment& segment);
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

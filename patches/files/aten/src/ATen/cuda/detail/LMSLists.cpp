@@ -40,7 +40,7 @@ bool is_foreach(const c10::FunctionSchema& schema) {
 // The arguments that are lists with one element per tensor of the first list.
 struct Lists {
   size_t length = 0;
-  std::vector<size_t> positions;  // among the arguments
+  std::vector<size_t> positions; // among the arguments
 };
 
 Lists find_lists(c10::ArrayRef<IValue> arguments) {
@@ -59,8 +59,8 @@ Lists find_lists(c10::ArrayRef<IValue> arguments) {
 }
 
 struct Need {
-  c10::DeviceIndex device = -1;  // -1: not on one CUDA device
-  std::vector<size_t> bytes;  // of the i-th tensors together
+  c10::DeviceIndex device = -1; // -1: not on one CUDA device
+  std::vector<size_t> bytes; // of the i-th tensors together
 };
 
 Need measure(c10::ArrayRef<IValue> arguments, const Lists& lists) {
@@ -91,7 +91,7 @@ bool is_uniform(c10::ArrayRef<IValue> arguments, const Lists& lists) {
     const auto list = arguments[position].toListRef();
     for (size_t i = 0; i < list.size(); ++i) {
       if (!list[i].isTensor()) {
-        break;  // a list of numbers
+        break; // a list of numbers
       }
       const at::Tensor& model = first[i].toTensor();
       const at::Tensor& tensor = list[i].toTensor();
@@ -162,7 +162,7 @@ void run_chunks(
   }
 }
 
-}  // namespace
+} // namespace
 
 bool is_list_operator(const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
@@ -209,4 +209,4 @@ void run_list_operator(
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

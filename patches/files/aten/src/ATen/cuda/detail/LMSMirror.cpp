@@ -41,7 +41,7 @@ void add(Layout& layout, const SegmentInfo& info) {
   }
 }
 
-}  // namespace
+} // namespace
 
 // Reads the caching allocator's present layout, and follows its trace events
 // from then on. The tracker cannot be detached again.
@@ -76,7 +76,7 @@ void Device::on_trace(const TraceEntry& entry) {
   if (mirrored_) {
     apply(entry);
   } else if (entry.action_ == TraceEntry::SNAPSHOT) {
-    backlog_.clear();  // what came before is in the snapshot
+    backlog_.clear(); // what came before is in the snapshot
   } else {
     backlog_.push_back(entry);
   }
@@ -110,4 +110,4 @@ void Device::apply(const TraceEntry& entry) {
   }
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -49,7 +49,7 @@ void gather(const IValue& value, TouchedList& out) {
   } else if (value.isList()) {
     for (const IValue& element : value.toListRef()) {
       if (!element.isTensor() && !element.isNone()) {
-        break;  // a list of something else
+        break; // a list of something else
       }
       gather(element, out);
     }
@@ -209,7 +209,7 @@ class Interception {
     for (const auto& name : Dispatcher::singleton().getAllOpNames()) {
       const auto op = Dispatcher::singleton().findOp(name);
       if (!op || !op->hasSchema() || seen_.count(name) || !runs_on_cuda(*op)) {
-        continue;  // looked at again when more is registered
+        continue; // looked at again when more is registered
       }
       seen_.insert(name);
       handles_.push_back(
@@ -238,10 +238,10 @@ class Interception {
   std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
-}  // namespace
+} // namespace
 
 void intercept_operators() {
-  static auto* interception = new Interception();  // leaked: see Dispatcher
+  static auto* interception = new Interception(); // leaked: see Dispatcher
   interception->add_operators();
 }
 
@@ -289,4 +289,4 @@ AdoptionPause::~AdoptionPause() {
   resume_adoption();
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

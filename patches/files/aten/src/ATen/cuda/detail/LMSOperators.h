@@ -53,7 +53,7 @@ class AdoptionPause {
   AdoptionPause& operator=(const AdoptionPause&) = delete;
   ~AdoptionPause();
 };
-void pause_adoption();  // unscoped, for Python's context manager
+void pause_adoption(); // unscoped, for Python's context manager
 void resume_adoption();
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -33,11 +33,11 @@ cudaStream_t make_copy_stream() {
 // its source and target are about to be let go.
 void drain(cudaStream_t stream) {
   if (cudaStreamSynchronize(stream) != cudaSuccess) {
-    (void)cudaGetLastError();  // the first error is the one to report
+    (void)cudaGetLastError(); // the first error is the one to report
   }
 }
 
-}  // namespace
+} // namespace
 
 void Device::attach_memory(ManagedStorage* record, c10::DataPtr memory) {
   auto [segment, block] =
@@ -188,6 +188,9 @@ std::vector<Page*> Device::all_evictable() const {
 }
 
 size_t Device::reclaim(const Request& request, Scope scope) noexcept {
+  if (is_capturing()) {
+    return 0;
+  }
   Freed freed;
   size_t count = 0;
   try {
@@ -221,11 +224,27 @@ void Device::bring_all_back() {
       storages.push_back(record->storage);
     }
   }
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;
+  Storages raw;
   for (const auto& weak : storages) {
     if (auto storage = weak.lock()) {
-      release(storage.get());
+      raw.push_back(storage.get());
+      alive.push_back(std::move(storage));
     }
   }
+  // All are made resident before the first is let go, so that a failure
+  // leaves everything managed.
+  Pins pins;
+  enter(raw, /*stream=*/nullptr, /*adopt=*/false, pins);
+  try {
+    for (c10::StorageImpl* storage : raw) {
+      release(storage);
+    }
+  } catch (...) {
+    leave(pins, raw);
+    throw;
+  }
+  leave(pins, {});
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

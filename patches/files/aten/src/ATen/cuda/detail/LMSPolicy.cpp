@@ -113,7 +113,7 @@ class LeastRecentlyUsed final : public Policy {
       }
       auto whole = window_from(ranges, 0, segment.size, kInfinite);
       if (whole.pages.empty()) {
-        free += segment.size;  // the allocator releases it by itself
+        free += segment.size; // the allocator releases it by itself
       } else {
         candidates.push_back(
             {whole.cost, segment.size, std::move(whole.pages)});
@@ -135,13 +135,13 @@ class LeastRecentlyUsed final : public Policy {
   }
 
  private:
-  uint64_t now_ = 0;  // operators seen
+  uint64_t now_ = 0; // operators seen
 };
 
-}  // namespace
+} // namespace
 
 std::unique_ptr<Policy> make_least_recently_used_policy() {
   return std::make_unique<LeastRecentlyUsed>();
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -9,8 +9,8 @@ namespace at::cuda::lms {
 
 // An allocation that the free lists could not serve.
 struct Request {
-  size_t bytes = 0;  // rounded as the caching allocator rounds
-  uintptr_t stream = 0;  // the stream whose blocks can serve it
+  size_t bytes = 0; // rounded as the caching allocator rounds
+  uintptr_t stream = 0; // the stream whose blocks can serve it
 };
 
 // Decides what to evict and what to fetch, and when; moves nothing itself.
@@ -44,4 +44,4 @@ class Policy {
 // free neighbours as part of the space an eviction wins.
 std::unique_ptr<Policy> make_least_recently_used_policy();
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

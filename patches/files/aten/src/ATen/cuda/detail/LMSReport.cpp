@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 
 namespace at::cuda::lms {
@@ -30,7 +31,7 @@ std::pair<size_t, size_t> free_and_total(c10::DeviceIndex device) {
   return {free, total};
 }
 
-}  // namespace
+} // namespace
 
 // 95 % of what the device has free plus what the allocator already holds: the
 // rest is for memory that does not come from the caching allocator.
@@ -102,6 +103,8 @@ double Device::user_fraction() {
 
 void Device::remove_limit() {
   Allocator::get().native().setMemoryFraction(user_fraction(), index_);
+  Lock lock(*this);
+  limit_ = std::numeric_limits<size_t>::max();
 }
 
 void Device::count(AllocSource source) {
@@ -168,4 +171,4 @@ std::string Device::describe_memory() {
   return out.str();
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

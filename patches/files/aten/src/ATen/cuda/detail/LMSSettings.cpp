@@ -5,7 +5,7 @@
 namespace at::cuda::lms {
 
 Settings& Settings::get() {
-  static auto* settings = new Settings();  // leaked: read until the very end
+  static auto* settings = new Settings(); // leaked: read until the very end
   return *settings;
 }
 
@@ -16,4 +16,4 @@ Settings::Settings() {
   });
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -60,4 +60,4 @@ class Settings {
   std::atomic<size_t> default_limit_{0};
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

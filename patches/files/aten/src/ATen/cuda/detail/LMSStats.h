@@ -11,8 +11,8 @@ namespace at::cuda::lms {
 struct Level {
   int64_t current = 0;
   int64_t peak = 0;
-  int64_t allocated = 0;  // sum of increases
-  int64_t freed = 0;  // sum of decreases
+  int64_t allocated = 0; // sum of increases
+  int64_t freed = 0; // sum of decreases
 
   void add(int64_t amount) {
     current += amount;
@@ -32,10 +32,10 @@ enum Pool : size_t { kAll, kSmallPool, kLargePool, kPools };
 enum class AllocSource : size_t {
   kFreeList,
   kCudaMalloc,
-  kReclaimOne,  // one eviction made room
-  kReclaimFragments,  // several neighbours, or whole segments, did
-  kReclaimAll,  // everything not pinned had to leave
-  kCudaMallocRetry,  // served after an out-of-memory error
+  kReclaimOne, // one eviction made room
+  kReclaimFragments, // several neighbours, or whole segments, did
+  kReclaimAll, // everything not pinned had to leave
+  kCudaMallocRetry, // served after an out-of-memory error
   kCount
 };
 
@@ -45,17 +45,17 @@ struct Traffic {
 };
 
 struct DeviceStats {
-  std::array<Level, kPools> pinned;  // storages not reclaimable now
+  std::array<Level, kPools> pinned; // storages not reclaimable now
   std::array<Level, kPools> pinned_bytes;
-  std::array<Level, kPools> managed;  // storages LMS manages
+  std::array<Level, kPools> managed; // storages LMS manages
   std::array<Level, kPools> managed_bytes;
-  Level paged_out_bytes;  // bytes whose only copy is on the host
-  int64_t reclaimed = 0;  // storages paged out, ever
+  Level paged_out_bytes; // bytes whose only copy is on the host
+  int64_t reclaimed = 0; // storages paged out, ever
   int64_t reclaimed_bytes = 0;
-  Traffic paged_out;  // device to host
-  Traffic paged_in;  // host to device
+  Traffic paged_out; // device to host
+  Traffic paged_in; // host to device
   std::array<int64_t, static_cast<size_t>(AllocSource::kCount)>
       alloc_distribution{};
 };
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -58,7 +58,7 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak_reference_to(
   return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(impl);
 }
 
-}  // namespace
+} // namespace
 
 ManagedStorage::ManagedStorage(
     Device& owner,
@@ -96,7 +96,7 @@ void ManagedStorage::hide_address() {
 
 void ManagedStorage::restore_data_ptr() {
   c10::DataPtr& shown = impl()->_mutable_data_ptr_no_checks();
-  shown.release_context();  // this record, which the caller now owns
+  shown.release_context(); // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
   auto& message = impl()->get_extra_meta().custom_data_ptr_error_msg_;
@@ -143,4 +143,4 @@ ManagedStorage* managed(c10::StorageImpl* storage) {
   return managed(storage->_mutable_data_ptr_no_checks());
 }
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

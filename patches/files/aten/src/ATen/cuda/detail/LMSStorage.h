@@ -24,35 +24,35 @@ class Device;
 // Guarded by the mutex of `device`, except where noted.
 struct ManagedStorage final : c10::lms::Context, Page {
   enum class State {
-    kResident,  // `memory` holds the bytes
-    kPagedOut,  // `host` holds the bytes
-    kArriving,  // one thread is paging in; others wait
+    kResident, // `memory` holds the bytes
+    kPagedOut, // `host` holds the bytes
+    kArriving, // one thread is paging in; others wait
   };
 
-  Device& device;  // constant
+  Device& device; // constant
   // Keeps the StorageImpl's own memory, not its bytes, valid. Constant.
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-  size_t index = 0;  // in the device's list of records
-  Block* block = nullptr;  // in the device's layout; null unless resident
+  size_t index = 0; // in the device's list of records
+  Block* block = nullptr; // in the device's layout; null unless resident
 
   State state = State::kResident;
-  c10::DataPtr memory;  // the native allocation, null unless resident
-  void* host = nullptr;  // from HostMemory, null unless paged out
+  c10::DataPtr memory; // the native allocation, null unless resident
+  void* host = nullptr; // from HostMemory, null unless paged out
 
   // The stream that the memory was allocated on. A page-in allocates there
   // again, so that freeing it means what it means without LMS.
-  cudaStream_t home;  // constant
+  cudaStream_t home; // constant
   // Other streams with work queued on the bytes since they became resident.
   c10::SmallVector<cudaStream_t, 2> users;
   // Streams named by Tensor.record_stream; told to the allocator at the end.
   c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
 
-  Event arrival;  // page-in copy done; `home` and `users` wait for it
-  Event departure;  // page-out copy done
+  Event arrival; // page-in copy done; `home` and `users` wait for it
+  Event departure; // page-out copy done
 
   uint32_t pins = 0;
-  bool held = false;  // its address escaped: resident until the end
-  bool dead = false;  // no DataPtr refers to it any more
+  bool held = false; // its address escaped: resident until the end
+  bool dead = false; // no DataPtr refers to it any more
 
   ManagedStorage(Device& device, c10::StorageImpl* impl, cudaStream_t home);
 
@@ -92,4 +92,4 @@ ManagedStorage* managed(c10::StorageImpl* storage);
 // The record behind a DataPtr, or null.
 ManagedStorage* managed(const c10::DataPtr& data_ptr);
 
-}  // namespace at::cuda::lms
+} // namespace at::cuda::lms

@@ -1,0 +1,39 @@
+"""Entry point `torch.backends`: what `import torch` runs in every process on the simulation."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+
+from simcuda.control import active, library
+
+
+def autoload() -> None:
+    """Puts the simulated operators in place; does nothing in an ordinary process."""
+    path = os.environ.get("SIMCUDA_OPS_LIBRARY")
+    if not path or not active():
+        return
+    import torch
+
+    operators = ctypes.CDLL(path)
+    operators.simopsRegister()
+    _keep_cudnn_off()
+    # The allocator has no devices before CUDA is initialised.
+    torch.cuda._lazy_call(operators.simopsAttachPoison)
+    # Work that is still queued must not run while Python is being taken down.
+    atexit.register(library().simcudaFinish)
+
+
+def _keep_cudnn_off() -> None:
+    """cuDNN's kernels are not simulated: PyTorch's own are used, whatever the program asks."""
+    import torch
+    from torch.backends import ContextProp
+
+    torch._C._set_cudnn_enabled(False)
+
+    def ignore(_value: bool) -> None:
+        pass
+
+    torch._C._set_cudnn_enabled = ignore
+    type(torch.backends.cudnn).enabled = ContextProp(torch._C._get_cudnn_enabled, ignore)

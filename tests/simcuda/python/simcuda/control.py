@@ -1,0 +1,106 @@
+"""Inspecting and steering the simulation from inside a process that runs on it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+
+
+class SimulationError(Exception):
+    """Something asked of the simulation cannot be done; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Figures of one device; those of page-locked memory and launches are of the process."""
+
+    capacity_bytes: int
+    device_bytes: int  # allocated now by cudaMalloc
+    peak_device_bytes: int  # since the start or reset_peak()
+    host_to_device_bytes: int
+    device_to_host_bytes: int
+    page_locked_bytes: int
+    peak_page_locked_bytes: int
+    unsimulated_launches: int  # kernels of the wheel that nothing replaces: 0 in a sound run
+    calls: dict[str, int]  # per function of the CUDA runtime
+
+
+class _Stats(ctypes.Structure):
+    """SimcudaStats of simcuda.h."""
+
+    _fields_ = [
+        (field.name, ctypes.c_uint64) for field in dataclasses.fields(Stats) if field.name != "calls"
+    ]
+
+
+def active() -> bool:
+    """Whether this process runs on the simulated device."""
+    return hasattr(ctypes.CDLL(None), "simcudaGetStats")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The preloaded simulation.
+
+    Raises:
+        SimulationError: this process does not run on it.
+    """
+    if not active():
+        raise SimulationError(
+            "this process does not run on the simulated device: "
+            "start it with the variables of simcuda.environment()"
+        )
+    loaded = ctypes.CDLL(None)
+    for name in ("simcudaGetCalls", "simcudaGetUnsimulated"):
+        getattr(loaded, name).restype = ctypes.c_size_t
+        getattr(loaded, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    loaded.simcudaSetFaults.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    return loaded
+
+
+def stats(device: int = 0) -> Stats:
+    """Figures of a device, in bytes and numbers of calls."""
+    raw = _Stats()
+    if library().simcudaGetStats(device, ctypes.byref(raw)) != 0:
+        raise SimulationError(f"there is no simulated device {device}")
+    values = {name: getattr(raw, name) for name, _ in _Stats._fields_}
+    return Stats(**values, calls=calls())
+
+
+def calls() -> dict[str, int]:
+    """Calls per function of the CUDA runtime since the process started."""
+    lines = _text("simcudaGetCalls").splitlines()
+    return {name: int(count) for name, count in (line.split() for line in lines)}
+
+
+def unsimulated() -> list[str]:
+    """Mangled names of the kernels that were launched though nothing simulates them."""
+    return _text("simcudaGetUnsimulated").splitlines()
+
+
+def reset_peak() -> None:
+    """Makes the current amounts the peaks, for all devices and page-locked memory."""
+    library().simcudaResetPeak()
+
+
+def set_faults(plan: str) -> None:
+    """Replaces the fault plan, such as "cudaMalloc:3"; calls are counted from now. "" ends it.
+
+    Raises:
+        SimulationError: the plan is malformed or names a function that cannot fail.
+    """
+    reason = ctypes.create_string_buffer(400)
+    if library().simcudaSetFaults(plan.encode(), reason, len(reason)) != 0:
+        raise SimulationError(reason.value.decode())
+
+
+def _text(function: str) -> str:
+    """Text of unknown length from a function of the library."""
+    get = getattr(library(), function)
+    size = 0
+    text = ctypes.create_string_buffer(1)
+    while (needed := get(text, size)) > size:  # it may grow in between
+        size = needed + 256
+        text = ctypes.create_string_buffer(size)
+    return text.value.decode()

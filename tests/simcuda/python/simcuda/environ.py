@@ -1,0 +1,97 @@
+"""The environment of a process on the simulated device."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from simcuda.control import SimulationError
+
+_CHOICES = {
+    "kernels": ("inline", "async"),
+    "schedule": (None, "early", "late", "split"),
+}
+_SIZE = re.compile(r"[0-9]{1,18}[KMGT]?")
+_FAULTS = re.compile(r"[A-Za-z_0-9]+:[0-9]+-?(,[A-Za-z_0-9]+:[0-9]+-?)*")
+
+
+def environment(
+    build_dir: str | os.PathLike[str],
+    *,
+    capacity: int | str,
+    devices: int = 1,
+    kernels: str = "inline",
+    copy_bandwidth: int | None = None,
+    schedule: str | None = None,
+    faults: str | None = None,
+    poison: bool = True,
+    base: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Environment variables for a child process that shall see simulated devices.
+
+    Args:
+        build_dir: what build.py was given as --out.
+        capacity: memory of each device, in bytes, or text such as "64M".
+        devices: how many there are, 1 to 16.
+        kernels: "inline" computes kernels on the calling thread, "async" on their stream's worker
+            while the host runs ahead.
+        copy_bandwidth: bytes per second each way between host and device; None is unlimited.
+        schedule: None runs work as it comes; "early", "late" and "split" see the README.
+        faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
+        poison: fill fresh and freed device memory, and freed blocks of PyTorch's allocator.
+        base: the environment to add to; the current one by default.
+
+    Raises:
+        SimulationError: a value is wrong, or `build_dir` holds no built simulation.
+    """
+    lib = Path(build_dir).resolve() / "lib"
+    if not (lib / "libsimops.so").is_file():
+        raise SimulationError(f"no simulated device in {build_dir}: run build.py --out {build_dir}")
+    _check_choice("kernels", kernels)
+    _check_choice("schedule", schedule)
+    if not 1 <= devices <= 16:
+        raise SimulationError(f"devices={devices} is not valid: expected 1 to 16")
+    if faults and not _FAULTS.fullmatch(faults):
+        raise SimulationError(f"faults={faults!r} is not valid: expected FUNCTION:N or FUNCTION:N-")
+    result = dict(os.environ if base is None else base)
+    for name in [name for name in result if name.startswith("SIMCUDA_")]:
+        del result[name]
+    preload = [str(lib / "libsimcuda.so"), str(lib / "libsimnvml.so")]
+    _prepend(result, "LD_PRELOAD", preload)
+    _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
+    result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
+    result["SIMCUDA_CAPACITY"] = _size("capacity", capacity)
+    result["SIMCUDA_DEVICES"] = str(devices)
+    result["SIMCUDA_KERNELS"] = kernels
+    result["SIMCUDA_POISON"] = "2" if poison else "0"
+    if copy_bandwidth is not None:
+        result["SIMCUDA_COPY_BANDWIDTH"] = _size("copy_bandwidth", copy_bandwidth)
+    if schedule is not None:
+        result["SIMCUDA_SCHEDULE"] = schedule
+    if faults:
+        result["SIMCUDA_FAULTS"] = faults
+    if kernels == "async":
+        # Workers of several streams, each with a pool of threads, would fight for the cores.
+        result.setdefault("OMP_NUM_THREADS", "1")
+    return result
+
+
+def _check_choice(name: str, value: str | None) -> None:
+    if value not in _CHOICES[name]:
+        expected = ", ".join(str(choice) for choice in _CHOICES[name])
+        raise SimulationError(f"{name}={value!r} is not valid: expected one of {expected}")
+
+
+def _size(name: str, value: int | str) -> str:
+    text = str(value)
+    if not _SIZE.fullmatch(text) or int(text.rstrip("KMGT")) == 0:
+        raise SimulationError(f"{name}={value!r} is not valid: expected bytes, such as 64M or 2G")
+    return text
+
+
+def _prepend(variables: dict[str, str], name: str, paths: list[str]) -> None:
+    """Puts paths first in a list of paths, once."""
+    present = [path for path in variables.get(name, "").split(":") if path and path not in paths]
+    variables[name] = ":".join(paths + present)

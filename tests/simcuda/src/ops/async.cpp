@@ -1,0 +1,254 @@
+// The results' shapes come from the operator's meta kernel; the results are
+// allocated, by the real allocator, before the computation is queued. The queued
+// work knows addresses only: the tensors may be freed, or paged out, as soon as
+// the host goes on, as with a kernel on a card.
+#include "async.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/cuda/CUDAException.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../simcuda.h"
+#include "compute.h"
+#include "outputs.h"
+#include "values.h"
+
+namespace simcuda {
+namespace {
+
+// Operators whose shapes depend on data, and those whose CPU kernel gives other
+// shapes than the CUDA kernel that the meta kernel describes.
+const std::set<std::string>& synchronous() {
+  static const std::set<std::string> names = {
+      "aten::_embedding_bag",
+      "aten::_embedding_bag_forward_only",
+      "aten::_index_put_impl_",
+      "aten::_unique2",
+      "aten::masked_select",
+      "aten::nonzero",
+  };
+  return names;
+}
+
+// Operators found to have no meta kernel, so as not to try each time.
+class WithoutMeta {
+ public:
+  bool holds(const c10::OperatorName& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return names_.count(c10::toString(name)) != 0;
+  }
+  void add(const c10::OperatorName& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    names_.insert(c10::toString(name));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> names_;
+};
+
+WithoutMeta& without_meta() {
+  static auto* all = new WithoutMeta;
+  return *all;
+}
+
+bool starts_with(const std::string& text, const char* prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
+
+// In-place operators on lists never change a shape, and are asked for often.
+bool is_plain_in_place(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return name.back() == '_' &&
+      (starts_with(name, "aten::_foreach") ||
+       starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
+}
+
+at::Tensor to_meta(const at::Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.dim() == 0) {
+    return tensor;  // a number next to CUDA tensors stays one
+  }
+  at::Tensor meta(at::detail::empty_strided_meta(
+      tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+  meta._set_conj(tensor.is_conj());
+  meta._set_neg(tensor.is_neg());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+struct Shapes {
+  std::vector<c10::IValue> arguments;  // after the call
+  torch::jit::Stack results;
+};
+
+// False when the meta kernel cannot tell; the computation then tells, or raises
+// the error.
+bool find_shapes(
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments,
+    Shapes& shapes) {
+  if (without_meta().holds(op.operator_name())) {
+    return false;
+  }
+  BelowEverything guard;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isDevice()) {
+      shapes.arguments.emplace_back(c10::Device(c10::kMeta));
+    } else if (argument.isGenerator()) {
+      shapes.arguments.emplace_back();
+    } else {
+      shapes.arguments.push_back(map_tensors(argument, to_meta));
+    }
+  }
+  shapes.results = shapes.arguments;
+  try {
+    op.redispatchBoxed(
+        c10::DispatchKeySet(c10::DispatchKey::Meta), &shapes.results);
+  } catch (const c10::NotImplementedError&) {
+    without_meta().add(op.operator_name());
+    return false;
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+// Gives written tensors the shapes that the operator will give them.
+void resize_written(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments,
+    c10::ArrayRef<c10::IValue> shapes) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_written(schema.arguments()[i]) || !arguments[i].isTensor()) {
+      continue;
+    }
+    const at::Tensor& tensor = arguments[i].toTensor();
+    const at::Tensor& shape = shapes[i].toTensor();
+    if (tensor.defined() && tensor.sizes() != shape.sizes()) {
+      give_shape(tensor, shape);
+    }
+  }
+}
+
+// One queued computation.
+struct Work {
+  std::string name;
+  Computation computation;
+  Aliases aliases;
+  // What to store: number of the result, and the memory that waits for it.
+  std::vector<std::pair<size_t, c10::IValue>> targets;
+
+  void run();
+};
+
+void store(const at::Tensor& from, const at::Tensor& to) {
+  if (from.numel() == 0 && to.numel() > 0 && from.dim() == to.dim()) {
+    return;  // the CPU's batch norm saves no statistics in evaluation
+  }
+  TORCH_CHECK(
+      from.sizes() == to.sizes() && from.scalar_type() == to.scalar_type(),
+      "the result is ",
+      from.scalar_type(),
+      from.sizes(),
+      " but its meta kernel said ",
+      to.scalar_type(),
+      to.sizes());
+  if (from.strides() == to.strides() && from.numel() > 0) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), extent(from));
+  } else {
+    BelowEverything guard;
+    const_cast<at::Tensor&>(to).copy_(from);
+  }
+}
+
+void Work::run() {
+  try {
+    computation.run();
+    for (const auto& [i, target] : targets) {
+      std::vector<at::Tensor> from;
+      std::vector<at::Tensor> to;
+      for_each_tensor(computation.results()[i], [&](const at::Tensor& t) {
+        from.push_back(t);
+      });
+      for_each_tensor(target, [&](const at::Tensor& t) { to.push_back(t); });
+      TORCH_CHECK(
+          from.size() == to.size(),
+          "its meta kernel said another number of results");
+      for (size_t k = 0; k < from.size(); ++k) {
+        store(from[k], to[k]);
+      }
+    }
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(name + ": " + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw std::runtime_error(name + ": " + error.what());
+  }
+}
+
+void queue(std::unique_ptr<Work> work, const c10::cuda::CUDAStream& stream) {
+  const SimcudaTask task = {
+      [](void* context) { static_cast<Work*>(context)->run(); },
+      [](void* context) { delete static_cast<Work*>(context); },
+      work.release()};
+  C10_CUDA_CHECK(simcudaLaunch(stream.stream(), stream.device_index(), task));
+}
+
+}  // namespace
+
+bool simulate_async(
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments,
+    const c10::cuda::CUDAStream& stream,
+    torch::jit::Stack& results) {
+  static const bool async = simcudaIsAsync() != 0;
+  const auto& schema = op.schema();
+  if (!async || synchronous().count(schema.name()) != 0) {
+    return false;
+  }
+  for (const auto& result : schema.returns()) {
+    if (result.type()->isSubtypeOf(*c10::NumberType::get()) ||
+        result.type()->isSubtypeOf(*c10::BoolType::get())) {
+      // The host wants to know, unless the operator counts its arguments.
+      if (result.type()->kind() != c10::TypeKind::IntType) {
+        return false;
+      }
+    }
+  }
+  Shapes shapes;
+  if (!is_plain_in_place(schema)) {
+    if (!find_shapes(op, arguments, shapes)) {
+      return false;
+    }
+    resize_written(schema, arguments, shapes.arguments);
+  }
+  auto work = std::make_unique<Work>(Work{
+      c10::toString(op.operator_name()),
+      Computation(op, arguments, stream.device(), /*own=*/true),
+      {},
+      {}});
+  for (size_t i = 0; i < schema.returns().size(); ++i) {
+    if (const c10::IValue* same = find_aliased(schema, i, arguments)) {
+      results.push_back(*same);
+      continue;
+    }
+    results.push_back(
+        map_tensors(shapes.results[i], [&](const at::Tensor& shape) {
+          return empty_like_on(shape, stream.device());
+        }));
+    const auto alias = [&](const at::Tensor& t) { return work->aliases.of(t); };
+    work->targets.emplace_back(i, map_tensors(results.back(), alias));
+  }
+  queue(std::move(work), stream);
+  return true;
+}
+
+}  // namespace simcuda

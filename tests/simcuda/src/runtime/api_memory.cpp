@@ -1,0 +1,253 @@
+// CUDA runtime: memory and copies.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "../simcuda.h"
+#include "calls.h"
+#include "config.h"
+#include "copy.h"
+#include "device.h"
+#include "memory.h"
+#include "stream.h"
+
+using namespace simcuda;
+
+namespace {
+
+cudaError_t copy_on(
+    void* to,
+    const void* from,
+    size_t bytes,
+    cudaMemcpyKind kind,
+    cudaStream_t handle) {
+  const auto stream = find_stream(handle, current_device());
+  if (!stream) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  return copy(to, from, bytes, kind, *stream);
+}
+
+// As the above, having waited for it.
+cudaError_t copy_now(
+    void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const cudaError_t error = copy_on(to, from, bytes, kind, nullptr);
+  find_stream(nullptr, current_device())->tail().wait();
+  return error;
+}
+
+cudaError_t set_on(
+    void* address, int value, size_t bytes, cudaStream_t handle) {
+  const auto stream = find_stream(handle, current_device());
+  if (!stream) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  const Range range = find_range(address);
+  if (bytes == 0) {
+    return cudaSuccess;
+  }
+  if (range.place == Place::Pageable || !range.holds(address, bytes)) {
+    return cudaErrorInvalidValue;
+  }
+  stream->enqueue(TaskKind::Kernel, [address, value, bytes] {
+    std::memset(address, value, bytes);
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+SIMCUDA_API cudaError_t cudaMalloc(void** address, size_t bytes) {
+  SIMCUDA_ENTER("cudaMalloc", cudaErrorMemoryAllocation);
+  *address = nullptr;
+  if (bytes == 0) {
+    return cudaSuccess;
+  }
+  *address = allocate_device(current_device(), bytes);
+  return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+SIMCUDA_API cudaError_t cudaFree(void* address) {
+  SIMCUDA_ENTER("cudaFree", cudaErrorUnknown);
+  if (address == nullptr) {
+    return cudaSuccess;
+  }
+  synchronize(owner(address));
+  return report(free_device(address) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+// Stream-ordered allocation: the memory is there at once, and when it is not,
+// after what the stream has still to free.
+SIMCUDA_API cudaError_t
+cudaMallocAsync(void** address, size_t bytes, cudaStream_t handle) {
+  SIMCUDA_ENTER("cudaMallocAsync", cudaErrorMemoryAllocation);
+  const auto stream = find_stream(handle, current_device());
+  if (!stream) {
+    return report(cudaErrorInvalidResourceHandle);
+  }
+  *address = allocate_device(stream->device, bytes);
+  if (*address == nullptr) {
+    stream->tail().wait();
+    *address = allocate_device(stream->device, bytes);
+  }
+  return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+SIMCUDA_API cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
+  SIMCUDA_ENTER("cudaFreeAsync", cudaErrorUnknown);
+  const auto stream = find_stream(handle, current_device());
+  if (!stream || owner(address) < 0) {
+    return report(cudaErrorInvalidValue);
+  }
+  stream->enqueue(TaskKind::Control, [address] { free_device(address); });
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  SIMCUDA_ENTER("cudaMemGetInfo", cudaErrorUnknown);
+  *total = config().capacity;
+  *free = *total - device_usage(current_device()).bytes;
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t
+cudaHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
+  SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
+  *address = allocate_page_locked(bytes);
+  return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+SIMCUDA_API cudaError_t cudaMallocHost(void** address, size_t bytes) {
+  return cudaHostAlloc(address, bytes, 0);
+}
+
+SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
+  SIMCUDA_ENTER("cudaFreeHost", cudaErrorUnknown);
+  if (address == nullptr) {
+    return cudaSuccess;
+  }
+  synchronize(-1);
+  return report(
+      free_page_locked(address) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+SIMCUDA_API cudaError_t
+cudaHostRegister(void* address, size_t bytes, unsigned /*flags*/) {
+  SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
+  return report(
+      register_page_locked(address, bytes)
+          ? cudaSuccess
+          : cudaErrorHostMemoryAlreadyRegistered);
+}
+
+SIMCUDA_API cudaError_t cudaHostUnregister(void* address) {
+  SIMCUDA_ENTER("cudaHostUnregister", cudaErrorUnknown);
+  synchronize(-1);
+  return report(
+      unregister_page_locked(address) ? cudaSuccess
+                                      : cudaErrorHostMemoryNotRegistered);
+}
+
+SIMCUDA_API cudaError_t
+cudaHostGetDevicePointer(void** device, void* host, unsigned /*flags*/) {
+  SIMCUDA_ENTER("cudaHostGetDevicePointer", cudaErrorUnknown);
+  *device = host;
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaPointerGetAttributes(
+    cudaPointerAttributes* attributes, const void* address) {
+  SIMCUDA_ENTER("cudaPointerGetAttributes", cudaErrorUnknown);
+  std::memset(attributes, 0, sizeof(*attributes));
+  const Range range = find_range(address);
+  auto* pointer = const_cast<void*>(address);
+  attributes->device = -1;
+  switch (range.place) {
+    case Place::Pageable:
+      attributes->type = cudaMemoryTypeUnregistered;
+      attributes->hostPointer = pointer;
+      break;
+    case Place::PageLocked:
+      attributes->type = cudaMemoryTypeHost;
+      attributes->device = current_device();
+      attributes->hostPointer = pointer;
+      attributes->devicePointer = pointer;
+      break;
+    case Place::Device:
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->device = range.device;
+      attributes->devicePointer = pointer;
+      break;
+  }
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t
+cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  SIMCUDA_ENTER("cudaMemcpy", cudaErrorUnknown);
+  return report(copy_now(to, from, bytes, kind));
+}
+
+SIMCUDA_API cudaError_t cudaMemcpyAsync(
+    void* to,
+    const void* from,
+    size_t bytes,
+    cudaMemcpyKind kind,
+    cudaStream_t stream) {
+  SIMCUDA_ENTER("cudaMemcpyAsync", cudaErrorUnknown);
+  return report(copy_on(to, from, bytes, kind, stream));
+}
+
+SIMCUDA_API cudaError_t cudaMemcpyPeerAsync(
+    void* to,
+    int /*to_device*/,
+    const void* from,
+    int /*from_device*/,
+    size_t bytes,
+    cudaStream_t stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+SIMCUDA_API cudaError_t cudaMemcpy2DAsync(
+    void* to,
+    size_t to_pitch,
+    const void* from,
+    size_t from_pitch,
+    size_t width,
+    size_t height,
+    cudaMemcpyKind kind,
+    cudaStream_t stream) {
+  SIMCUDA_ENTER("cudaMemcpyAsync", cudaErrorUnknown);
+  for (size_t row = 0; row < height; ++row) {
+    auto* row_to = static_cast<char*>(to) + row * to_pitch;
+    const auto* row_from = static_cast<const char*>(from) + row * from_pitch;
+    const cudaError_t error = copy_on(row_to, row_from, width, kind, stream);
+    if (error != cudaSuccess) {
+      return report(error);
+    }
+  }
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaMemset(void* address, int value, size_t bytes) {
+  SIMCUDA_ENTER("cudaMemset", cudaErrorUnknown);
+  return report(set_on(address, value, bytes, nullptr));
+}
+
+SIMCUDA_API cudaError_t cudaMemsetAsync(
+    void* address, int value, size_t bytes, cudaStream_t stream) {
+  SIMCUDA_ENTER("cudaMemsetAsync", cudaErrorUnknown);
+  return report(set_on(address, value, bytes, stream));
+}
+
+SIMCUDA_API cudaError_t
+cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMemcpyKind) {
+  return not_simulated("cudaMemcpyToSymbol");
+}
+
+SIMCUDA_API cudaError_t cudaGetSymbolAddress(void**, const void*) {
+  return not_simulated("cudaGetSymbolAddress");
+}
+}

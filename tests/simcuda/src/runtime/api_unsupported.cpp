@@ -1,0 +1,108 @@
+// CUDA runtime: what is not simulated and says so. Clean-up functions succeed.
+#include <cuda_runtime_api.h>
+
+#include "../simcuda.h"
+#include "calls.h"
+
+using simcuda::not_simulated;
+
+extern "C" {
+
+// Graphs.
+
+SIMCUDA_API cudaError_t
+cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  return not_simulated("cudaStreamBeginCapture");
+}
+
+SIMCUDA_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
+  return not_simulated("cudaStreamEndCapture");
+}
+
+SIMCUDA_API cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
+  return not_simulated("cudaGraphInstantiateWithFlags");
+}
+
+SIMCUDA_API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+  return not_simulated("cudaGraphLaunch");
+}
+
+SIMCUDA_API cudaError_t
+cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t*) {
+  return not_simulated("cudaGraphGetNodes");
+}
+
+SIMCUDA_API cudaError_t
+cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned) {
+  return not_simulated("cudaGraphDebugDotPrint");
+}
+
+SIMCUDA_API cudaError_t cudaGraphDestroy(cudaGraph_t) {
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
+  return cudaSuccess;
+}
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_API cudaError_t cudaGraphNodeGetDependencies(
+    cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t*) {
+  return not_simulated("cudaGraphNodeGetDependencies");
+}
+#endif
+
+// Memory shared between processes.
+
+SIMCUDA_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
+  return not_simulated("cudaIpcGetMemHandle");
+}
+
+SIMCUDA_API cudaError_t
+cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
+  return not_simulated("cudaIpcOpenMemHandle");
+}
+
+SIMCUDA_API cudaError_t cudaIpcCloseMemHandle(void*) {
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t
+cudaIpcGetEventHandle(cudaIpcEventHandle_t*, cudaEvent_t) {
+  return not_simulated("cudaIpcGetEventHandle");
+}
+
+SIMCUDA_API cudaError_t
+cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHandle_t) {
+  return not_simulated("cudaIpcOpenEventHandle");
+}
+
+// Memory pools: cudaMallocAsync works, its pools have nothing to set.
+
+SIMCUDA_API cudaError_t
+cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int /*device*/) {
+  static int the_pool;
+  *pool = reinterpret_cast<cudaMemPool_t>(&the_pool);
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t
+cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+  return not_simulated("cudaMemPoolGetAttribute");
+}
+
+SIMCUDA_API cudaError_t
+cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t
+cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, size_t) {
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,57 @@
+// Driver functions that libraries of PyTorch ask for by name, and refuse to load
+// without, but that are not simulated. Declared without their arguments, which
+// a caller that gets CUDA_ERROR_NOT_SUPPORTED cannot notice.
+#include "../simcuda.h"
+
+#define NOT_SIMULATED(name)   \
+  SIMCUDA_API int name() {    \
+    return 801;               \
+  }
+
+extern "C" {
+
+NOT_SIMULATED(cuCtxFromGreenCtx)
+NOT_SIMULATED(cuCtxPopCurrent)
+NOT_SIMULATED(cuCtxPushCurrent)
+NOT_SIMULATED(cuDevResourceGenerateDesc)
+NOT_SIMULATED(cuDevSmResourceSplitByCount)
+NOT_SIMULATED(cuDeviceGetDevResource)
+NOT_SIMULATED(cuDevicePrimaryCtxRetain)
+NOT_SIMULATED(cuFuncGetAttribute)
+NOT_SIMULATED(cuFuncSetAttribute)
+NOT_SIMULATED(cuFuncSetCacheConfig)
+NOT_SIMULATED(cuGreenCtxCreate)
+NOT_SIMULATED(cuGreenCtxDestroy)
+NOT_SIMULATED(cuGreenCtxStreamCreate)
+NOT_SIMULATED(cuLaunchCooperativeKernel)
+NOT_SIMULATED(cuLaunchKernel)
+NOT_SIMULATED(cuLinkAddData_v2)
+NOT_SIMULATED(cuLinkComplete)
+NOT_SIMULATED(cuLinkCreate_v2)
+NOT_SIMULATED(cuMemAddressFree)
+NOT_SIMULATED(cuMemAddressReserve)
+NOT_SIMULATED(cuMemCreate)
+NOT_SIMULATED(cuMemExportToShareableHandle)
+NOT_SIMULATED(cuMemGetAllocationGranularity)
+NOT_SIMULATED(cuMemGetAllocationPropertiesFromHandle)
+NOT_SIMULATED(cuMemImportFromShareableHandle)
+NOT_SIMULATED(cuMemMap)
+NOT_SIMULATED(cuMemRelease)
+NOT_SIMULATED(cuMemRetainAllocationHandle)
+NOT_SIMULATED(cuMemSetAccess)
+NOT_SIMULATED(cuMemUnmap)
+NOT_SIMULATED(cuMemsetD32Async)
+NOT_SIMULATED(cuModuleGetFunction)
+NOT_SIMULATED(cuModuleLoad)
+NOT_SIMULATED(cuModuleLoadData)
+NOT_SIMULATED(cuModuleLoadDataEx)
+NOT_SIMULATED(cuModuleUnload)
+NOT_SIMULATED(cuMulticastAddDevice)
+NOT_SIMULATED(cuMulticastBindMem)
+NOT_SIMULATED(cuMulticastCreate)
+NOT_SIMULATED(cuMulticastUnbind)
+NOT_SIMULATED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+NOT_SIMULATED(cuPointerGetAttribute)
+NOT_SIMULATED(cuStreamWriteValue32)
+NOT_SIMULATED(cuTensorMapEncodeTiled)
+}

@@ -1,0 +1,240 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "config.h"
+
+namespace simcuda {
+namespace {
+
+constexpr size_t kPage = 4096;  // bytes; also CUDA's and the kernels' alignment
+
+size_t round_up(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+uintptr_t number(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+struct Count {
+  uint64_t now = 0;
+  uint64_t peak = 0;
+
+  void add(uint64_t bytes) {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+};
+
+struct Freed {
+  void* address;
+  size_t bytes;
+};
+
+struct Memory {
+  std::mutex mutex;
+  std::map<uintptr_t, Range> ranges;  // by base; they do not overlap
+  std::array<Count, 16> devices;
+  Count page_locked;
+  // Freed device memory stays mapped for a while, filled with the pattern, so
+  // that a late access sees wrong numbers instead of ending the process.
+  std::deque<Freed> freed;
+  uint64_t freed_bytes = 0;
+
+  std::map<uintptr_t, Range>::iterator find(uintptr_t address) {
+    auto after = ranges.upper_bound(address);
+    if (after == ranges.begin()) {
+      return ranges.end();
+    }
+    --after;
+    const Range& range = after->second;
+    return address < range.base + range.bytes ? after : ranges.end();
+  }
+
+  bool erase(const void* address, Place place) {
+    const auto found = ranges.find(number(address));
+    if (found == ranges.end() || found->second.place != place) {
+      return false;
+    }
+    ranges.erase(found);
+    return true;
+  }
+
+  void forget_oldest() {
+    munmap(freed.front().address, freed.front().bytes);
+    freed_bytes -= freed.front().bytes;
+    freed.pop_front();
+  }
+};
+
+Memory& memory() {
+  static Memory* m = new Memory;
+  return *m;
+}
+
+void* map_pages(size_t bytes) {
+  void* address = mmap(
+      nullptr,
+      bytes,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS,
+      -1,
+      0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+
+}  // namespace
+
+Range find_range(const void* address) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.find(number(address));
+  return found == m.ranges.end() ? Range{} : found->second;
+}
+
+void* allocate_device(int device, size_t bytes) {
+  const size_t rounded = round_up(bytes);
+  Memory& m = memory();
+  {
+    std::lock_guard<std::mutex> lock(m.mutex);
+    Count& count = m.devices[static_cast<size_t>(device)];
+    const uint64_t capacity = config().capacity;
+    if (rounded > capacity || count.now > capacity - rounded) {
+      return nullptr;
+    }
+    count.add(rounded);
+  }
+  void* address = map_pages(rounded);
+  std::lock_guard<std::mutex> lock(m.mutex);
+  if (address == nullptr) {
+    m.devices[static_cast<size_t>(device)].now -= rounded;
+    return nullptr;
+  }
+  if (config().poison > 0) {
+    fill_pattern(address, rounded, kFresh);
+  }
+  m.ranges[number(address)] =
+      Range{Place::Device, device, number(address), rounded};
+  return address;
+}
+
+bool free_device(void* address) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.ranges.find(number(address));
+  if (found == m.ranges.end() || found->second.place != Place::Device) {
+    return false;
+  }
+  const Range range = found->second;
+  m.ranges.erase(found);
+  m.devices[static_cast<size_t>(range.device)].now -= range.bytes;
+  if (config().poison == 0) {
+    munmap(address, range.bytes);
+    return true;
+  }
+  fill_pattern(address, range.bytes, kFreed);
+  m.freed.push_back({address, range.bytes});
+  m.freed_bytes += range.bytes;
+  while (m.freed_bytes > config().capacity) {
+    m.forget_oldest();
+  }
+  return true;
+}
+
+int owner(const void* address) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.ranges.find(number(address));
+  return found == m.ranges.end() ? -1 : found->second.device;
+}
+
+void* allocate_page_locked(size_t bytes) {
+  const size_t rounded = round_up(std::max<size_t>(bytes, 1));
+  void* address = map_pages(rounded);
+  if (address == nullptr) {
+    return nullptr;
+  }
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  if (config().poison > 0) {
+    fill_pattern(address, rounded, kFresh);
+  }
+  m.page_locked.add(rounded);
+  m.ranges[number(address)] =
+      Range{Place::PageLocked, -1, number(address), rounded};
+  return address;
+}
+
+bool free_page_locked(void* address) {
+  const Range range = find_range(address);
+  if (range.base != number(address) || !unregister_page_locked(address)) {
+    return false;
+  }
+  munmap(address, range.bytes);
+  return true;
+}
+
+bool register_page_locked(void* address, size_t bytes) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const uintptr_t base = number(address);
+  const auto after = m.ranges.lower_bound(base);
+  const bool overlaps = m.find(base) != m.ranges.end() ||
+      (after != m.ranges.end() && after->first < base + bytes);
+  if (bytes == 0 || overlaps) {
+    return false;
+  }
+  m.page_locked.add(bytes);
+  m.ranges[base] = Range{Place::PageLocked, -1, base, bytes};
+  return true;
+}
+
+bool unregister_page_locked(void* address) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.ranges.find(number(address));
+  const size_t bytes = found == m.ranges.end() ? 0 : found->second.bytes;
+  if (!m.erase(address, Place::PageLocked)) {
+    return false;
+  }
+  m.page_locked.now -= bytes;
+  return true;
+}
+
+Usage device_usage(int device) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const Count& count = m.devices[static_cast<size_t>(device)];
+  return {count.now, count.peak};
+}
+
+Usage page_locked_usage() {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  return {m.page_locked.now, m.page_locked.peak};
+}
+
+void reset_peaks() {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  for (Count& count : m.devices) {
+    count.peak = count.now;
+  }
+  m.page_locked.peak = m.page_locked.now;
+}
+
+void fill_pattern(void* address, size_t bytes, uint16_t pattern) {
+  auto* words = static_cast<uint16_t*>(address);
+  std::fill_n(words, bytes / sizeof(pattern), pattern);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,56 @@
+// Device memory (host memory of a limited amount) and page-locked host memory.
+// Every range is known by address, so that copies can tell what they touch.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simcuda {
+
+enum class Place { Pageable, PageLocked, Device };
+
+// Where an address lies; base and bytes are of its whole range.
+struct Range {
+  Place place = Place::Pageable;
+  int device = -1;  // owner, -1 for host memory
+  uintptr_t base = 0;
+  size_t bytes = 0;  // 0: unknown, for pageable memory
+
+  bool holds(const void* address, size_t n) const {
+    return place == Place::Pageable ||
+        reinterpret_cast<uintptr_t>(address) + n <= base + bytes;
+  }
+};
+
+Range find_range(const void* address);
+
+// nullptr when the device has too little memory left.
+void* allocate_device(int device, size_t bytes);
+// False when it is not the start of a live allocation. The caller has waited for
+// the device's work.
+bool free_device(void* address);
+// The device that owns this allocation, or -1.
+int owner(const void* address);
+
+void* allocate_page_locked(size_t bytes);
+bool free_page_locked(void* address);
+bool register_page_locked(void* address, size_t bytes);
+bool unregister_page_locked(void* address);
+
+struct Usage {
+  uint64_t bytes;
+  uint64_t peak;
+};
+Usage device_usage(int device);
+Usage page_locked_usage();
+void reset_peaks();
+
+// Patterns that are not a number in every floating point type and far out of
+// range as an index: freshly allocated, and freed.
+constexpr uint16_t kFresh = 0x7ffd;
+constexpr uint16_t kFreed = 0x7ffb;
+void fill_pattern(void* address, size_t bytes, uint16_t pattern);
+
+}  // namespace simcuda

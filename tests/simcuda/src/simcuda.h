@@ -1,0 +1,67 @@
+// What libsimcuda.so offers beyond CUDA's own functions: to libsimops.so, which
+// supplies the computation, and to the Python package, which inspects.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#define SIMCUDA_API __attribute__((visibility("default")))
+
+extern "C" {
+
+// Device work. `run` is called exactly once with `context`, in stream order; it
+// may throw, which becomes a sticky device error. `destroy` follows it, also
+// when it threw.
+struct SimcudaTask {
+  void (*run)(void* context);
+  void (*destroy)(void* context);
+  void* context;
+};
+
+// Queues a kernel on `stream` and returns.
+SIMCUDA_API cudaError_t
+simcudaLaunch(cudaStream_t stream, int device, SimcudaTask task);
+
+// Blocks the host until everything queued on `stream` has run. Unlike
+// cudaStreamSynchronize it is not counted and cannot be made to fail.
+SIMCUDA_API cudaError_t simcudaDrain(cudaStream_t stream, int device);
+
+// Queues a fill of [address, address + bytes) with the freed-memory pattern.
+SIMCUDA_API void simcudaPoison(
+    void* address, size_t bytes, cudaStream_t stream, int device);
+
+SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
+SIMCUDA_API int simcudaPoisonLevel();  // SIMCUDA_POISON
+
+// All figures of one device; bytes, or a number of calls.
+struct SimcudaStats {
+  uint64_t capacity_bytes;
+  uint64_t device_bytes;       // allocated now by cudaMalloc
+  uint64_t peak_device_bytes;  // since start or simcudaResetPeak
+  uint64_t host_to_device_bytes;
+  uint64_t device_to_host_bytes;
+  uint64_t page_locked_bytes;       // of the process, not of the device
+  uint64_t peak_page_locked_bytes;  // likewise
+  uint64_t unsimulated_launches;    // likewise
+};
+
+// Returns 0, or -1 when there is no such device.
+SIMCUDA_API int simcudaGetStats(int device, SimcudaStats* stats);
+SIMCUDA_API void simcudaResetPeak();
+
+// Writes "name count\n" for every counted function into `text`, ending in '\0',
+// and returns the size it needs, as snprintf does.
+SIMCUDA_API size_t simcudaGetCalls(char* text, size_t size);
+
+// Replaces the fault plan; calls are counted from here. Returns 0, or -1 with
+// the reason in `error` (and the plan unchanged).
+SIMCUDA_API int simcudaSetFaults(const char* plan, char* error, size_t size);
+
+// Waits for all devices; for use at exit, where errors no longer matter.
+SIMCUDA_API void simcudaFinish();
+
+// Kernels that were launched but not simulated, newest last, one per line.
+SIMCUDA_API size_t simcudaGetUnsimulated(char* text, size_t size);
+}

@@ -1,0 +1,144 @@
+"""Small models of every kind that the simulation must train, for child processes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    """A transformer block with causal attention."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.before_attention(x)).chunk(3, -1)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.before_mlp(x))
+
+
+class GPT(nn.Module):
+    """A language model; `replay` checkpoints its blocks."""
+
+    def __init__(self, dropout: float = 0.0, replay: bool = False) -> None:
+        super().__init__()
+        self.replay = replay
+        self.words, self.places = nn.Embedding(64, 32), nn.Embedding(16, 32)
+        self.blocks = nn.ModuleList(Block(32, 4, dropout) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.replay else block(x)
+        return self.head(self.norm(x))[:, -1]
+
+
+class Residual(nn.Module):
+    """A convolutional network with batch norm and a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False), nn.BatchNorm2d(8), nn.ReLU()
+        )
+        self.down = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU())
+        self.head = nn.Linear(16, 64)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.stem(images)
+        return self.head(self.down(x + self.body(x)).mean((2, 3)))
+
+
+class Recurrent(nn.Module):
+    """An embedding and an LSTM or a GRU."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.words = nn.Embedding(64, 16)
+        self.layers = kind(16, 24, num_layers=2, batch_first=True)
+        self.head = nn.Linear(24, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.words(tokens))[0][:, -1])
+
+
+class Bags(nn.Module):
+    """Embedding bags, as recommenders have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(64, 16, mode="sum")
+        self.head = nn.Sequential(nn.Linear(16, 64), nn.SiLU(), nn.Linear(64, 64))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.bag(tokens))
+
+
+MODELS = {
+    "gpt": GPT,
+    "cnn": Residual,
+    "lstm": lambda: Recurrent(nn.LSTM),
+    "gru": lambda: Recurrent(nn.GRU),
+    "bags": Bags,
+}
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "foreach": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
+    "fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+}
+
+
+def train(
+    model: nn.Module,
+    optimiser: str,
+    device: str,
+    *,
+    steps: int = 4,
+    autocast: torch.dtype | None = None,
+) -> list[float]:
+    """Trains on fixed data; losses, then sums of the weights."""
+    model = model.to(device)
+    step_of = OPTIMISERS[optimiser](model.parameters())
+    scaler = torch.amp.GradScaler(device, enabled=autocast is torch.float16)
+    numbers = torch.Generator().manual_seed(3)
+    losses = []
+    for _ in range(steps):
+        if isinstance(model, Residual):
+            batch = torch.randn(6, 3, 12, 12, generator=numbers).to(device)
+        else:
+            batch = torch.randint(64, (6, 16), generator=numbers).to(device)
+        labels = torch.randint(64, (6,), generator=numbers).to(device)
+        step_of.zero_grad()
+        with torch.autocast(device, autocast, enabled=autocast is not None):
+            loss = F.cross_entropy(model(batch), labels)
+        scaler.scale(loss).backward()
+        scaler.step(step_of)
+        scaler.update()
+        losses.append(loss.item())
+    model.eval()
+    with torch.inference_mode():
+        losses.append(model(batch).double().sum().item())
+    return losses + [p.double().sum().item() for p in model.parameters()]
+
+
+def make(name: str, **settings: object) -> nn.Module:
+    """A model with the same weights each time."""
+    torch.manual_seed(0)
+    return MODELS[name](**settings)

@@ -1,0 +1,163 @@
+"""Capacity, patterns in memory, page-locked memory, what an address is."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_a_device_holds_its_capacity_and_no_more(simulate):
+    simulate(
+        """
+        import torch, simcuda
+        free, total = torch.cuda.mem_get_info()
+        assert total == 64 << 20, total
+        kept = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("70 MiB in 64 MiB")
+        del kept
+        torch.empty(60 << 20, dtype=torch.uint8, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+        assert free == total - simcuda.stats().device_bytes
+        assert 60 << 20 <= simcuda.stats().peak_device_bytes <= 64 << 20
+        torch.cuda.empty_cache()
+        simcuda.reset_peak()
+        assert simcuda.stats().peak_device_bytes == simcuda.stats().device_bytes == 0
+        """,
+        capacity="64M",
+    )
+
+
+def test_devices_have_their_own_memory(simulate):
+    simulate(
+        """
+        import torch, simcuda
+        assert torch.cuda.device_count() == 2
+        there = torch.ones(48 << 20, dtype=torch.uint8, device="cuda:1")
+        here = torch.ones(48 << 20, dtype=torch.uint8, device="cuda:0")
+        assert simcuda.stats(0).device_bytes == simcuda.stats(1).device_bytes == 48 << 20
+        small = torch.arange(12.0, device="cuda:0").view(3, 4)
+        moved = small.t().to("cuda:1")
+        assert moved.device.index == 1 and moved.cpu().equal(small.cpu().t())
+        try:
+            small + moved.t()
+        except RuntimeError as error:
+            assert "same device" in str(error), error
+        else:
+            raise AssertionError("added tensors of two devices")
+        """,
+        capacity="64M",
+        devices=2,
+    )
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_fresh_and_freed_memory_is_not_a_number(simulate, kernels):
+    simulate(
+        """
+        import torch
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            fresh = torch.empty(1 << 20, dtype=dtype, device="cuda")
+            assert fresh.isnan().all(), dtype
+            fresh.fill_(1)
+            address = fresh.data_ptr()
+            del fresh
+            again = torch.empty(1 << 20, dtype=dtype, device="cuda")
+            assert again.data_ptr() == address
+            assert again.isnan().all(), dtype
+            del again
+            torch.cuda.empty_cache()
+        """,
+        kernels=kernels,
+    )
+
+
+def test_without_poison_a_freed_block_keeps_its_numbers(simulate):
+    simulate(
+        """
+        import torch
+        block = torch.ones(1 << 20, device="cuda")
+        del block
+        assert torch.empty(1 << 20, device="cuda").eq(1).all()
+        """,
+        poison=False,
+    )
+
+
+@pytest.mark.parametrize("schedule", [None, "early", "late", "split"])
+def test_a_freed_block_is_not_poisoned_under_work_queued_before(simulate, schedule):
+    simulate(
+        """
+        import torch
+        total = torch.zeros(1 << 18, device="cuda")
+        for i in range(50):
+            total += torch.full((1 << 18,), float(i), device="cuda")  # freed while in use
+        assert total.eq(sum(range(50))).all()
+        side = torch.cuda.Stream()
+        for i in range(20):
+            block = torch.full((1 << 18,), float(i), device="cuda")
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(1_000_000)
+                copy = block.clone()
+            block.record_stream(side)
+            del block
+            torch.full((1 << 18,), -1.0, device="cuda")
+            side.synchronize()
+            assert copy.eq(i).all()
+        """,
+        kernels="async",
+        schedule=schedule,
+    )
+
+
+def test_page_locked_memory_is_counted_and_recognised(simulate):
+    simulate(
+        """
+        import ctypes, torch, simcuda
+        torch.cuda.init()
+        locked = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
+        assert locked.is_pinned() and not torch.empty(5).is_pinned()
+        assert simcuda.stats().page_locked_bytes == 1 << 20
+
+        class Attributes(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int),
+                        ("device_pointer", ctypes.c_void_p), ("host_pointer", ctypes.c_void_p),
+                        ("more", ctypes.c_long * 8)]
+        def kind(address):
+            attributes = Attributes()
+            function = ctypes.CDLL(None).cudaPointerGetAttributes
+            assert function(ctypes.byref(attributes), ctypes.c_void_p(address)) == 0
+            return attributes.type, attributes.device
+        on_device = torch.empty(100, device="cuda")
+        assert kind(on_device.data_ptr() + 8) == (2, 0)
+        assert kind(locked.data_ptr() + 5)[0] == 1
+        pageable = torch.empty(1 << 20)
+        assert kind(pageable.data_ptr())[0] == 0
+        runtime = torch.cuda.cudart()
+        assert runtime.cudaHostRegister(pageable.data_ptr(), 4 << 20, 0) == 0
+        assert pageable.is_pinned()
+        assert simcuda.stats().page_locked_bytes == 5 << 20
+        assert runtime.cudaHostUnregister(pageable.data_ptr()) == 0
+        assert not pageable.is_pinned()
+        """
+    )
+
+
+def test_copies_outside_an_allocation_are_refused(simulate):
+    simulate(
+        """
+        import ctypes, torch
+        x = torch.zeros(1 << 20, device="cuda")
+        host = torch.zeros(16 << 20)
+        copy = ctypes.CDLL(None).cudaMemcpy
+        copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert copy(host.data_ptr(), x.data_ptr(), 4 << 20, 2) == 0
+        assert copy(host.data_ptr(), x.data_ptr(), 64 << 20, 2) == 1   # too long
+        assert copy(host.data_ptr(), x.data_ptr(), 4 << 20, 1) == 1    # wrong direction
+        ctypes.CDLL(None).cudaGetLastError()
+        """
+    )
