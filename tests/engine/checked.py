@@ -27,18 +27,19 @@ def names(program: str) -> list[str]:
     return [name for name in functions if name.startswith("check_")]
 
 
-def run(device: Device, program: str, **settings: Any) -> Results:
+def run(device: Device, program: str, *arguments: Any, **settings: Any) -> Results:
     """Runs all checks of a program on the device.
 
     Args:
         device: where.
         program: its name in checks/.
+        arguments: for the program, before the names of checks.
         settings: of Device.environment.
     """
     results: Results = {}
     remaining = names(program)
     while remaining:
-        done = device.run(CHECKS / f"{program}.py", *remaining, **settings)
+        done = device.run(CHECKS / f"{program}.py", *arguments, *remaining, **settings)
         new = read(done)
         if not new:  # it did not get as far as the first check
             return dict.fromkeys(remaining, ("died", done.stderr)) | results

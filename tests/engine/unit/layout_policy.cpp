@@ -276,6 +276,17 @@ TEST(EvictsTheLeastRecentlyUsed) {
   EXPECT(world.window(20 * kMiB).size() == 5);
 }
 
+TEST(TheMostRecentUseInAWindowCounts) {
+  World world;
+  world.layout.add_segment(kBase, segment_of(20 * kMiB));
+  world.put(kBase, 4 * kMiB, 9);
+  world.put(kBase + 4 * kMiB, 4 * kMiB, 1);
+  world.put(kBase + 8 * kMiB, 4 * kMiB, 1, /*evictable=*/false);
+  Page* one = world.put(kBase + 12 * kMiB, 4 * kMiB, 2);
+  Page* two = world.put(kBase + 16 * kMiB, 4 * kMiB, 3);
+  EXPECT((world.window(8 * kMiB) == std::set<Page*>{one, two}));
+}
+
 TEST(CountsFreeNeighbours) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
