@@ -1,10 +1,11 @@
-// Fills the blocks that PyTorch's caching allocator takes back, so that a use
-// after free is seen as wrong numbers though the memory stays allocated.
+// Fills the blocks that PyTorch's caching allocator hands out, so that a use
+// after free, or of what was never written, is seen as wrong numbers though the
+// memory stays allocated.
 //
-// The fill is queued on the block's stream: work queued there before may still
-// use the block, and whoever gets the block next uses it on the same stream, or
-// after an event recorded there. The allocator reports a block used on further
-// streams (record_stream) only when those are done with it.
+// The fill is queued on the block's stream, where its next owner works. Not when
+// the block is freed: a program may free a block that another stream still
+// reads, as long as it orders the block's stream behind that one before the
+// block's next use. Autograd does so with gradients that cross streams.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <exception>
@@ -17,7 +18,7 @@ using c10::CachingDeviceAllocator::TraceEntry;
 
 // Runs under the allocator's lock; takes none but those of the stream.
 void on_trace(const TraceEntry& entry) {
-  if (entry.action_ == TraceEntry::FREE_COMPLETED) {
+  if (entry.action_ == TraceEntry::ALLOC) {
     simcudaPoison(reinterpret_cast<void*>(entry.addr_), entry.size_,
                   static_cast<cudaStream_t>(entry.stream_), entry.device_);
   }
