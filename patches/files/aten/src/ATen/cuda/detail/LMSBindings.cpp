@@ -34,9 +34,9 @@ void set_enabled(bool enabled) {
   if (enabled) {
     Allocator::get().install();
     intercept_operators();
-    apply_limits(Device::all());
     settings.set_enabled(true);
     set_thread_enabled(true);
+    apply_limits(Device::all());
     return;
   }
   const auto devices = Device::all();

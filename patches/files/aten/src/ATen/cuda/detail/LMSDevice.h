@@ -168,6 +168,7 @@ class Device {
 
   size_t limit_ = 0; // bytes the caching allocator may reserve
   size_t requested_limit_ = 0; // 0: the default
+  bool is_limited_ = false; // the limit is in force: LMS is on
   double user_fraction_ = 1.0;
   DeviceStats stats_;
 };
