@@ -53,8 +53,12 @@ class Device {
   // what is not resident; later work on `stream` sees the bytes. If it throws
   // no pin is left behind; c10::OutOfMemoryError when there is no room.
   Pins enter(const Storages& storages, cudaStream_t stream, bool adopt);
-  // Gives the pins back and starts to manage the new storages.
-  void leave(const Pins& pins, const Storages& fresh) noexcept;
+  // Gives the pins back and starts to manage the new storages, which work on
+  // `stream` has used.
+  void leave(
+      const Pins& pins,
+      const Storages& fresh = {},
+      cudaStream_t stream = nullptr) noexcept;
 
   // Pins for the rest of the storage's life and waits on the host, so that
   // the bytes are valid on any stream.

@@ -243,7 +243,7 @@ void Device::bring_all_back() {
     leave(pins, raw);
     throw;
   }
-  leave(pins, {});
+  leave(pins);
 }
 
 } // namespace at::cuda::lms
