@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -175,6 +176,9 @@ class Device {
   bool is_limited_ = false; // the limit is in force: LMS is on
   double user_fraction_ = 1.0;
   DeviceStats stats_;
+  // Allocations by source; apart from stats_ to be counted without the mutex.
+  std::array<std::atomic<int64_t>, static_cast<size_t>(AllocSource::kCount)>
+      sources_{};
 };
 
 } // namespace at::cuda::lms

@@ -116,13 +116,14 @@ void Device::remove_limit() {
 }
 
 void Device::count(AllocSource source) {
-  Lock lock(*this);
-  ++stats_.alloc_distribution[static_cast<size_t>(source)];
+  sources_[static_cast<size_t>(source)].fetch_add(1, std::memory_order_relaxed);
 }
 
 DeviceStats Device::stats() {
   Lock lock(*this);
-  return stats_;
+  DeviceStats stats = stats_;
+  std::copy(sources_.begin(), sources_.end(), stats.alloc_distribution.begin());
+  return stats;
 }
 
 void Device::reset_peak_stats() {
