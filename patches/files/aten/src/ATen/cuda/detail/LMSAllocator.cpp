@@ -33,7 +33,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
     CurrentRequest* request = CurrentRequest::get();
-    if (!request || !Settings::get().enabled()) {
+    if (!request || !Settings::get().active()) {
       return false;
     }
     Device* device = Device::find(request->device);
@@ -141,7 +141,7 @@ void* Allocator::allocate_with_room(
     size_t bytes,
     cudaStream_t stream,
     const std::function<void*()>& allocate) {
-  if (bytes == 0 || !Settings::get().enabled()) {
+  if (bytes == 0 || !Settings::get().active()) {
     return allocate();
   }
   using Scope = Device::Scope;

@@ -48,26 +48,29 @@ void set_enabled(bool enabled) {
     Allocator::get().install();
     intercept_operators();
     wait_for_all_streams();
+    settings.set_active(true);
+    wait_for_unpinned_operators();
     settings.set_enabled(true);
     set_thread_enabled(true);
     apply_limits(Device::all());
     return;
   }
   const auto devices = Device::all();
+  // Operators of other threads go on: they adopt nothing from here on, and pin
+  // what is still managed.
+  settings.set_enabled(false);
   try {
     for (Device* device : devices) {
       device->remove_limit();
       device->bring_all_back();
     }
   } catch (...) {
+    settings.set_enabled(true);
     apply_limits(devices);
     throw;
   }
-  settings.set_enabled(false);
+  settings.set_active(false);
   set_thread_enabled(false);
-  for (Device* device : devices) {
-    device->bring_all_back(); // what operators adopted meanwhile
-  }
   Allocator::get().uninstall();
   HostMemory::get().trim();
 }

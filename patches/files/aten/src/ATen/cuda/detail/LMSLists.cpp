@@ -184,7 +184,7 @@ void run_list_operator(
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   const Lists lists = find_lists(arguments);
   Need need = measure(arguments, lists);
-  if (!Settings::get().enabled() || need.device < 0 || lists.length < 2) {
+  if (!Settings::get().active() || need.device < 0 || lists.length < 2) {
     run_operator(op, keys, stack);
     return;
   }

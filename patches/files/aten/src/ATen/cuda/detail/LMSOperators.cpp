@@ -7,7 +7,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -22,6 +24,21 @@ using c10::IValue;
 // Operators and pauses that the thread is inside of. Only the outermost
 // operator adopts: a kernel takes the address of what it allocates itself.
 thread_local int adoption_pauses = 0;
+
+// Operators that threads with interception run without pins, LMS being off.
+std::atomic<int> unpinned_operators{0};
+constexpr std::chrono::seconds kLongestWait{10};
+
+struct Unpinned {
+  Unpinned() {
+    ++unpinned_operators;
+  }
+  Unpinned(const Unpinned&) = delete;
+  Unpinned& operator=(const Unpinned&) = delete;
+  ~Unpinned() {
+    --unpinned_operators;
+  }
+};
 
 // --- which storages an operator touches ---
 
@@ -252,6 +269,14 @@ void intercept_operators() {
   interception->add_operators();
 }
 
+void wait_for_unpinned_operators() {
+  const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
+  while (unpinned_operators.load() > 0 &&
+         std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::yield();
+  }
+}
+
 void set_thread_enabled(bool enabled) {
   c10::impl::tls_set_dispatch_key_included(kKey, enabled);
 }
@@ -262,9 +287,12 @@ void run_operator(
     torch::jit::Stack* stack) {
   const auto below =
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (!Settings::get().enabled()) {
-    op.redispatchBoxed(below, stack);
-    return;
+  if (!Settings::get().active()) {
+    const Unpinned unpinned;
+    if (!Settings::get().active()) { // still so now that it is counted
+      op.redispatchBoxed(below, stack);
+      return;
+    }
   }
   if (C10_UNLIKELY(has_new_operators.load(std::memory_order_relaxed))) {
     intercept_operators();

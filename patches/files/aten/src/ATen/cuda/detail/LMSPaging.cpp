@@ -240,7 +240,7 @@ void Device::bring_all_back() {
       release(storage);
     }
   } catch (...) {
-    leave(pins, raw);
+    leave(pins);
     throw;
   }
   leave(pins);

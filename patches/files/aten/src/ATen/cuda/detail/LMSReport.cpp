@@ -58,16 +58,16 @@ void Device::apply_limit(size_t bytes) {
     const double wanted = (static_cast<double>(bytes) + 0.5) / total;
     fraction = std::min({wanted, user_fraction_, 1.0});
     limit_ = std::min(limit_, static_cast<size_t>(fraction * total));
-    is_limited_ = Settings::get().enabled();
+    is_limited_ = Settings::get().active();
   }
-  if (Settings::get().enabled()) {
+  if (Settings::get().active()) {
     Allocator::get().native().setMemoryFraction(fraction, index_);
   }
 }
 
 void Device::set_limit(size_t bytes) {
   apply_limit(bytes);
-  if (!Settings::get().enabled()) {
+  if (!Settings::get().active()) {
     return;
   }
   for (const Scope scope : {Scope::kSegments, Scope::kAll}) {

@@ -13,6 +13,7 @@ Settings::Settings() {
   pthread_atfork(nullptr, nullptr, [] {
     Settings::get().forked_.store(true);
     Settings::get().enabled_.store(false);
+    Settings::get().active_.store(false);
   });
 }
 

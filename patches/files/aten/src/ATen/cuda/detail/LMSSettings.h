@@ -11,11 +11,21 @@ class Settings {
  public:
   static Settings& get();
 
+  // Storages may be adopted.
   bool enabled() const {
     return enabled_.load(std::memory_order_relaxed);
   }
   void set_enabled(bool enabled) {
     enabled_.store(enabled);
+  }
+
+  // There may be managed storages, so operators pin: from before LMS is enabled
+  // until it is off and the last storage is back.
+  bool active() const {
+    return active_.load(std::memory_order_relaxed);
+  }
+  void set_active(bool active) {
+    active_.store(active);
   }
 
   // Chaos pages out every unpinned storage after every operator. For tests:
@@ -54,6 +64,7 @@ class Settings {
   Settings();
 
   std::atomic<bool> enabled_{false};
+  std::atomic<bool> active_{false};
   std::atomic<bool> chaos_{false};
   std::atomic<bool> forked_{false};
   std::atomic<size_t> min_bytes_{1};
