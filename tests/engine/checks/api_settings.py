@@ -78,7 +78,7 @@ def check_wrong_input() -> None:
         raises((ValueError, OverflowError), lambda f=function: f(1 << 70), "got 1180591620717411303424")
     for call in (lms.get_limit_lms, lms.stats, lambda device: lms.set_limit_lms(1 << 20, device)):
         for device in (7, torch.device("cuda", 7), -3):
-            message = raises((RuntimeError, ValueError), lambda c=call, d=device: c(d), "nvalid")
+            message = raises((RuntimeError, ValueError), lambda c=call, d=device: c(d), "device")
             assert "INTERNAL ASSERT" not in message and len(message.splitlines()) == 1, message
         raises(ValueError, lambda c=call: c("cpu"), "cpu")
     raises(TypeError, lambda: torch.cuda.set_enabled_lms("off"), "str")
