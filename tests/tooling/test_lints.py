@@ -12,6 +12,8 @@ from lms_cli import paths
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("patches/files", "tests")
+FILES = paths.ROOT / "patches" / "files"
+ENGINE = FILES / "aten" / "src" / "ATen" / "cuda" / "detail"
 
 
 @pytest.fixture
@@ -59,6 +61,17 @@ def test_clang_format(linters: Path) -> None:
     if not sources:
         pytest.skip("there is no C++ here")
     check(linters / "clang-format", "--dry-run", "-Werror", *sources)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ENGINE.glob("*.cpp")))
+def test_clang_tidy(linters: Path, name: str) -> None:
+    """On the copies that `lms build` compiled, with the same flags."""
+    databases = paths.home().glob("build/*/cmake/compile_commands.json")
+    database = max(databases, key=lambda path: path.stat().st_mtime, default=None)
+    assert database is not None, "`./scripts/lms build` compiles the engine first"
+    source = database.parent.parent / "sources" / ENGINE.relative_to(FILES) / name
+    assert source.read_text() == (ENGINE / name).read_text(), "built from other sources"
+    check(linters / "clang-tidy", "--quiet", "-p", database.parent, source)
 
 
 def test_shell_scripts_parse() -> None:

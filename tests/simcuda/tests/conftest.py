@@ -28,7 +28,7 @@ assert _simcuda.stats().unsimulated_launches == 0, _simcuda.unsimulated()
 def build_dir() -> Path:
     """The simulation built for the running interpreter's torch."""
     default = FOLDER.parent.parent / ".lms" / "simcuda"
-    out = Path(os.environ.get("SIMCUDA_BUILD_DIR", default))
+    out = Path(os.environ.get("LMS_SIM_BUILD", default))
     subprocess.run([sys.executable, str(FOLDER / "build.py"), "--out", str(out)], check=True)
     return out
 

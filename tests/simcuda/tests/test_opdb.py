@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import simcuda
-from conftest import FOLDER
+
+PROGRAM = Path(__file__).resolve().parent.parent / "opdb.py"
 
 # torch 2.11.0. The rest agrees; see the README's list of limits.
 DISAGREE = {
@@ -26,7 +28,7 @@ SKIPPED = 12  # the CPU cannot run them
 def sweep(build_dir, out, *arguments, **settings):
     environment = simcuda.environment(build_dir, capacity="2G", **settings)
     environment.setdefault("OMP_NUM_THREADS", "1")
-    command = [sys.executable, str(FOLDER / "opdb.py"), "--out", str(out), *arguments]
+    command = [sys.executable, str(PROGRAM), "--out", str(out), *arguments]
     subprocess.run(command, env=environment, check=False, capture_output=True)
     return json.loads(out.read_text())
 

@@ -40,7 +40,7 @@ def environment(
         copy_bandwidth: bytes per second each way between host and device; None is unlimited.
         schedule: None runs work as it comes; "early", "late" and "split" see the README.
         faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
-        poison: fill fresh and freed device memory, and the blocks that PyTorch's allocator hands out.
+        poison: fill fresh and freed device memory, and blocks PyTorch's allocator hands out.
         base: the environment to add to; the current one by default.
 
     Raises:

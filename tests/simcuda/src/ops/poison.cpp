@@ -2,8 +2,8 @@
 // after free, or of what was never written, is seen as wrong numbers though the
 // memory stays allocated.
 //
-// The fill is queued on the block's stream, where its next owner works. Not when
-// the block is freed: a program may free a block that another stream still
+// The fill is queued on the block's stream, where its next owner works. Not
+// when the block is freed: a program may free a block that another stream still
 // reads, as long as it orders the block's stream behind that one before the
 // block's next use. Autograd does so with gradients that cross streams.
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -5,6 +5,8 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
 #include <string>
@@ -21,6 +23,17 @@ ManagedStorage* record_of(const c10::Storage& storage) {
       : nullptr;
 }
 
+// LMS does not know which streams used what exists already. The host waits for
+// all of them, once.
+void wait_for_all_streams() {
+  for (c10::DeviceIndex i = 0; i < c10::cuda::device_count(); ++i) {
+    if (c10::cuda::hasPrimaryContext(i)) {
+      c10::cuda::CUDAGuard guard(i);
+      C10_CUDA_CHECK(cudaDeviceSynchronize());
+    }
+  }
+}
+
 void apply_limits(const std::vector<Device*>& devices) {
   for (Device* device : devices) {
     device->set_limit(device->requested_limit());
@@ -34,9 +47,10 @@ void set_enabled(bool enabled) {
   if (enabled) {
     Allocator::get().install();
     intercept_operators();
-    apply_limits(Device::all());
+    wait_for_all_streams();
     settings.set_enabled(true);
     set_thread_enabled(true);
+    apply_limits(Device::all());
     return;
   }
   const auto devices = Device::all();

@@ -3,8 +3,8 @@
 // Everything of LMS that differs between PyTorch releases.
 
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <torch/version.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_set>

@@ -137,7 +137,7 @@ Pins Device::try_enter(
     }
   } catch (...) {
     ahead.append(pins.begin(), pins.end());
-    leave(ahead, {});
+    leave(ahead);
     throw;
   }
   fetch_ahead(ahead);
@@ -163,11 +163,14 @@ void Device::fetch_ahead(const Pins& ahead) {
     // The operators that need the bytes will ask again.
   }
   if (!ahead.empty()) {
-    leave(ahead, {});
+    leave(ahead);
   }
 }
 
-void Device::leave(const Pins& pins, const Storages& fresh) noexcept {
+void Device::leave(
+    const Pins& pins,
+    const Storages& fresh,
+    cudaStream_t stream) noexcept {
   Freed freed(*this);
   Lock lock(*this);
   for (ManagedStorage* record : pins) {
@@ -180,7 +183,10 @@ void Device::leave(const Pins& pins, const Storages& fresh) noexcept {
   }
   for (c10::StorageImpl* storage : fresh) {
     disarm_if_stale(storage);
-    adopt(storage);
+    ManagedStorage* record = adopt(storage);
+    if (record && record->pins == 0) {
+      note_use(record, stream);
+    }
   }
 }
 

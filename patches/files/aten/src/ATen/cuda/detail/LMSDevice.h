@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -53,8 +54,12 @@ class Device {
   // what is not resident; later work on `stream` sees the bytes. If it throws
   // no pin is left behind; c10::OutOfMemoryError when there is no room.
   Pins enter(const Storages& storages, cudaStream_t stream, bool adopt);
-  // Gives the pins back and starts to manage the new storages.
-  void leave(const Pins& pins, const Storages& fresh) noexcept;
+  // Gives the pins back and starts to manage the new storages, which work on
+  // `stream` has used.
+  void leave(
+      const Pins& pins,
+      const Storages& fresh = {},
+      cudaStream_t stream = nullptr) noexcept;
 
   // Pins for the rest of the storage's life and waits on the host, so that
   // the bytes are valid on any stream.
@@ -168,8 +173,12 @@ class Device {
 
   size_t limit_ = 0; // bytes the caching allocator may reserve
   size_t requested_limit_ = 0; // 0: the default
+  bool is_limited_ = false; // the limit is in force: LMS is on
   double user_fraction_ = 1.0;
   DeviceStats stats_;
+  // Allocations by source; apart from stats_ to be counted without the mutex.
+  std::array<std::atomic<int64_t>, static_cast<size_t>(AllocSource::kCount)>
+      sources_{};
 };
 
 } // namespace at::cuda::lms

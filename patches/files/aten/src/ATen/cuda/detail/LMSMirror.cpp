@@ -72,6 +72,9 @@ void Device::mirror_allocator() {
 
 // Called with the allocator's mutex held; may only take LMS's own.
 void Device::on_trace(const TraceEntry& entry) {
+  if (entry.action_ == TraceEntry::FREE_REQUESTED) {
+    return; // the block stays taken until its streams are done
+  }
   Lock lock(*this);
   if (mirrored_) {
     apply(entry);

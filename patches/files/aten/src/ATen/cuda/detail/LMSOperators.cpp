@@ -83,6 +83,10 @@ Storages take_device(TouchedList& touched, c10::DeviceIndex device) {
 
 // --- pinning around one operator ---
 
+cudaStream_t current_stream(c10::DeviceIndex device) {
+  return c10::cuda::getCurrentCUDAStream(device).stream();
+}
+
 class OperatorScope {
  public:
   explicit OperatorScope(c10::ArrayRef<IValue> arguments) {
@@ -94,7 +98,7 @@ class OperatorScope {
         pinned_.push_back({&device, {}});
         pinned_.back().second = device.enter(
             take_device(touched, index),
-            c10::cuda::getCurrentCUDAStream(index).stream(),
+            current_stream(index),
             /*adopt=*/adoption_pauses == 0);
       }
     } catch (...) {
@@ -111,14 +115,18 @@ class OperatorScope {
   void adopt(c10::ArrayRef<IValue> results) {
     TouchedList touched = touched_by(results);
     for (auto& [device, pins] : pinned_) {
-      device->leave(pins, take_device(touched, device->index()));
+      device->leave(
+          pins,
+          take_device(touched, device->index()),
+          current_stream(device->index()));
     }
     auto used = std::move(pinned_);
     pinned_.clear();
     while (!touched.empty()) {
       const auto index = touched.front().device;
       used.push_back({&Device::get(index), {}});
-      used.back().first->leave({}, take_device(touched, index));
+      used.back().first->leave(
+          {}, take_device(touched, index), current_stream(index));
     }
     if (Settings::get().chaos()) {
       for (auto& [device, pins] : used) {
@@ -130,7 +138,7 @@ class OperatorScope {
  private:
   void leave() {
     for (auto& [device, pins] : pinned_) {
-      device->leave(pins, {});
+      device->leave(pins);
     }
     pinned_.clear();
   }

@@ -212,7 +212,7 @@ size_t Device::reclaim(const Request& request, Scope scope) noexcept {
 
 bool Device::must_reclaim(size_t bytes) {
   Lock lock(*this);
-  return layout_.reserved() + growth_for(bytes) > limit_;
+  return is_limited_ && layout_.reserved() + growth_for(bytes) > limit_;
 }
 
 void Device::bring_all_back() {
@@ -243,7 +243,7 @@ void Device::bring_all_back() {
     leave(pins, raw);
     throw;
   }
-  leave(pins, {});
+  leave(pins);
 }
 
 } // namespace at::cuda::lms

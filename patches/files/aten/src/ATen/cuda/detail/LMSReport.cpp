@@ -3,12 +3,12 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <iomanip>
-#include <limits>
 #include <sstream>
 
 namespace at::cuda::lms {
@@ -58,12 +58,18 @@ void Device::apply_limit(size_t bytes) {
     const double wanted = (static_cast<double>(bytes) + 0.5) / total;
     fraction = std::min({wanted, user_fraction_, 1.0});
     limit_ = std::min(limit_, static_cast<size_t>(fraction * total));
+    is_limited_ = Settings::get().enabled();
   }
-  Allocator::get().native().setMemoryFraction(fraction, index_);
+  if (Settings::get().enabled()) {
+    Allocator::get().native().setMemoryFraction(fraction, index_);
+  }
 }
 
 void Device::set_limit(size_t bytes) {
   apply_limit(bytes);
+  if (!Settings::get().enabled()) {
+    return;
+  }
   for (const Scope scope : {Scope::kSegments, Scope::kAll}) {
     size_t excess = 0;
     {
@@ -102,19 +108,22 @@ double Device::user_fraction() {
 }
 
 void Device::remove_limit() {
+  {
+    Lock lock(*this);
+    is_limited_ = false;
+  }
   Allocator::get().native().setMemoryFraction(user_fraction(), index_);
-  Lock lock(*this);
-  limit_ = std::numeric_limits<size_t>::max();
 }
 
 void Device::count(AllocSource source) {
-  Lock lock(*this);
-  ++stats_.alloc_distribution[static_cast<size_t>(source)];
+  sources_[static_cast<size_t>(source)].fetch_add(1, std::memory_order_relaxed);
 }
 
 DeviceStats Device::stats() {
   Lock lock(*this);
-  return stats_;
+  DeviceStats stats = stats_;
+  std::copy(sources_.begin(), sources_.end(), stats.alloc_distribution.begin());
+  return stats;
 }
 
 void Device::reset_peak_stats() {

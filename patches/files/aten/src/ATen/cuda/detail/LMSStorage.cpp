@@ -31,7 +31,7 @@ void pin_hook(c10::lms::Context* context) {
 
 void unpin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
-  record->device.leave({record}, {});
+  record->device.leave({record});
 }
 
 void hold_hook(c10::lms::Context* context) {
