@@ -32,6 +32,7 @@ def operators() -> dict[str, tuple[int, Callable[[], object]]]:
 
 
 def microseconds_per_call(call: Callable[[], object], loops: int) -> float:
+    """Mean over the loops."""
     start = time.perf_counter()
     for _ in range(loops):
         call()
@@ -40,6 +41,7 @@ def microseconds_per_call(call: Callable[[], object], loops: int) -> float:
 
 
 def main() -> None:
+    """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--loops", type=int, default=3000)
@@ -58,7 +60,9 @@ def main() -> None:
     moved = torch.cuda.lms.stats()
     assert moved["lms.page_in.bytes"] == moved["lms.page_out.bytes"] == 0, "something moved"
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    print(f"{'operator':<18} {'tensors':>7} {'off, us':>8} {'on, us':>8} {'more, us':>9} {'ratio':>6}")
+    print(
+        f"{'operator':<18} {'tensors':>7} {'off, us':>8} {'on, us':>8} {'more, us':>9} {'ratio':>6}"
+    )
     for name, (count, _) in calls.items():
         off, on = best[name, False], best[name, True]
         print(f"{name:<18} {count:>7} {off:>8.2f} {on:>8.2f} {on - off:>9.2f} {on / off:>6.2f}")

@@ -58,7 +58,9 @@ def read(done: Finished) -> Results:
             results[check] = (state, detail)
     tail = "\n".join(done.stderr.splitlines()[-SHOWN_LINES:])
     return {
-        check: ("died", f"exit status {done.status}\n{tail}") if state == "started" else (state, detail)
+        check: ("died", f"exit status {done.status}\n{tail}")
+        if state == "started"
+        else (state, detail)
         for check, (state, detail) in results.items()
     }
 

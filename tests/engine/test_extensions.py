@@ -1,4 +1,4 @@
-"""C++ extensions that take addresses themselves, built against this wheel's headers or upstream's."""
+"""C++ extensions that take addresses themselves, built against either wheel's headers."""
 
 from __future__ import annotations
 

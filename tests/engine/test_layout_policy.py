@@ -19,10 +19,11 @@ def test_layout_and_policy(tmp_path: Path, subtests: pytest.Subtests) -> None:
         DETAIL / "LMSLayout.cpp",
         DETAIL / "LMSPolicy.cpp",
     ]
+    compiler = ["g++", "-std=c++17", "-O1", "-g"]
     warnings = ["-Wall", "-Wextra", "-Werror"]
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"]
     subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-g", *warnings, *checks, f"-I{ENGINE}", *sources, "-o", program],
+        [*compiler, *warnings, *checks, f"-I{ENGINE}", *sources, "-o", program],
         check=True,
     )
     done = subprocess.run([program], capture_output=True, text=True)

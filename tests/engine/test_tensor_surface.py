@@ -10,7 +10,5 @@ from support.device import Device
 @pytest.mark.parametrize("lms", ["1", "chaos"])
 @pytest.mark.parametrize("program", ["reading", "addresses", "saving", "changing"])
 def test_surface(device: Device, subtests: pytest.Subtests, program: str, lms: str) -> None:
-    results = checked.run(
-        device, f"surface_{program}", capacity="256M", env={"PYTORCH_LMS": lms}
-    )
+    results = checked.run(device, f"surface_{program}", capacity="256M", env={"PYTORCH_LMS": lms})
     checked.expect_passed(results, subtests)

@@ -88,7 +88,10 @@ def check_wrong_type_is_upstreams_error() -> None:
     tensor = paged_out(numbers(64).double())
     for way in ("data_ptr<float>", "const_data_ptr<float>", "mutable_data_ptr<float>"):
         raises(
-            RuntimeError, lambda w=way: EXTENSION.read(tensor, w), "expected scalar type Float", "Double"
+            RuntimeError,
+            lambda w=way: EXTENSION.read(tensor, w),
+            "expected scalar type Float",
+            "Double",
         )
     assert_same(tensor, numbers(64).double())
 

@@ -2,9 +2,9 @@
 
 Usage: faults.py on|chaos TRIED FUNCTION...
 
-For each function and up to TRIED of its calls in the program, a forked process lets that call fail.
-The program is a list of steps on device tensors, each mirrored on the host. After a step that raises,
-every tensor must be as it was, and the step must succeed when it is tried again.
+For each function and up to TRIED of its calls in the program, a forked process lets that call
+fail. The program is a list of steps on device tensors, each mirrored on the host. After a step
+that raises, every tensor must be as it was, and the step must succeed when it is tried again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def scenario(mode: str, plan: str) -> None:
     simcuda.set_faults(plan)
     device: Tensors = {}
     for name, host in hosts.items():
-        tried(plan, f"upload {name}", lambda n=name, h=host: device.__setitem__(n, h.cuda()), {}, {})
+        tried(
+            plan, f"upload {name}", lambda n=name, h=host: device.__setitem__(n, h.cuda()), {}, {}
+        )
     for name, step in steps():
         tried(plan, name, lambda s=step: s(device), device, hosts)
         step(hosts)

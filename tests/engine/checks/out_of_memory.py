@@ -1,5 +1,7 @@
 """Out of memory: the error says what to do, nothing is lost, and the program goes on."""
 
+# ruff: noqa: F821 - it takes names that a lambda reads and that are deleted later for undefined
+
 import torch
 from harness import assert_same, is_held, lms, main, numbers, page_out, raises
 from torch import nn
@@ -39,9 +41,7 @@ class Witnesses:
 def check_one_result_larger_than_the_limit() -> None:
     witnesses = Witnesses()
     for _ in range(2):
-        message = raises(
-            torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda")
-        )
+        message = raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
         assert_explains(message)
     witnesses.check()
 
@@ -61,7 +61,9 @@ def check_tensors_of_one_operator_larger_than_the_limit() -> None:
 def check_three_arguments_that_do_not_fit() -> None:
     witnesses = Witnesses()
     tensors = [numbers(6 * MIB).cuda() for _ in range(3)]  # 24 MiB each
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: torch.addcmul(*tensors, out=tensors[0])))
+    assert_explains(
+        raises(torch.cuda.OutOfMemoryError, lambda: torch.addcmul(*tensors, out=tensors[0]))
+    )
     for tensor in tensors:
         assert_same(tensor, numbers(6 * MIB))
     del tensors, tensor
@@ -190,7 +192,9 @@ def check_in_a_list_operator() -> None:
     witnesses = Witnesses()
     tensors = [torch.full((9 * MIB,), float(i), device="cuda") for i in range(3)]  # 36 MiB each
     grads = [torch.ones(9 * MIB, device="cuda") for _ in range(3)]
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: torch._foreach_add_(tensors, grads)))
+    assert_explains(
+        raises(torch.cuda.OutOfMemoryError, lambda: torch._foreach_add_(tensors, grads))
+    )
     for i, tensor in enumerate(tensors):
         value = tensor[0].item()
         assert value in (i, i + 1.0) and bool((tensor.cpu() == value).all()), "half an operator ran"
@@ -201,9 +205,7 @@ def check_in_a_list_operator() -> None:
 def check_in_a_copy_from_the_host() -> None:
     witnesses = Witnesses()
     assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(17 * MIB).cuda()))
-    assert_explains(
-        raises(torch.cuda.OutOfMemoryError, lambda: numbers(8 * MIB).cuda().double())
-    )
+    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(8 * MIB).cuda().double()))
     witnesses.check()
 
 

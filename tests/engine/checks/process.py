@@ -9,6 +9,7 @@ while the interpreter is taken down. "off" shows what upstream does in the same 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -197,10 +198,8 @@ def fork_then_cuda_gives_upstreams_error() -> None:
             lambda: lms.set_enabled_lms(True),
             lambda: lms.set_enabled_lms(False),
         ):
-            try:
+            with contextlib.suppress(RuntimeError):
                 use()
-            except RuntimeError:
-                pass
 
     in_child(body)
     assert tensors[9][0].item() == 18.0
@@ -280,7 +279,7 @@ def many_switches() -> None:
 
 
 # What a scene writes, and its exit status where it is not 0.
-ERROR = "KeyError: \"the program's own\"\n"
+ERROR = 'KeyError: "the program\'s own"\n'
 STATUS = {"exception_after_backward": 1, "exception_in_backward": 1}
 OUTPUT = {"thread_ends_after_main": "done True\n", "used_at_exit": "checked True\n"}
 

@@ -8,12 +8,16 @@ from harness import assert_same, is_held, lms, main, numbers, page_out, paged_ou
 
 
 class Address:
-    """A consumer of an address that is no PyTorch operator: PyTorch's own import of the protocol."""
+    """A consumer of an address that is no operator: PyTorch's own import of the protocol."""
 
     def __init__(self, address: int, shape: tuple[int, ...]) -> None:
         self.__cuda_array_interface__ = {
-            "typestr": "<f4", "shape": shape, "strides": None, "data": (address, False), "version": 2,
-        }  # fmt: skip
+            "typestr": "<f4",
+            "shape": shape,
+            "strides": None,
+            "data": (address, False),
+            "version": 2,
+        }
 
 
 def seen_at(address: int, *shape: int) -> torch.Tensor:

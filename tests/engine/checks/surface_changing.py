@@ -254,9 +254,7 @@ class Tagged(torch.Tensor):
     """A subclass as users write them: it goes through __torch_function__."""
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
@@ -273,9 +271,7 @@ class Wrapper(torch.Tensor):
         self.inner = inner
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def unwrap(value: Any) -> Any:
             return value.inner if isinstance(value, Wrapper) else value
 

@@ -1,4 +1,4 @@
-"""Saving, loading, copying and pickling paged-out tensors: data and sharing survive, nothing is held."""
+"""Saving, copying and pickling paged-out tensors: data and sharing survive, nothing is held."""
 
 import copy
 import io

@@ -20,12 +20,12 @@ namespace {
 
 int failures = 0; // of the running test
 
-#define EXPECT(condition)                                            \
-  do {                                                               \
-    if (!(condition)) {                                              \
+#define EXPECT(condition)                                             \
+  do {                                                                \
+    if (!(condition)) {                                               \
       std::printf("  line %d: not true: %s\n", __LINE__, #condition); \
-      ++failures;                                                    \
-    }                                                                \
+      ++failures;                                                     \
+    }                                                                 \
   } while (false)
 
 struct Test {
@@ -41,8 +41,8 @@ struct Register {
     tests().push_back({name, run});
   }
 };
-#define TEST(name)                           \
-  void name();                               \
+#define TEST(name)                               \
+  void name();                                   \
   const Register name##_registered(#name, name); \
   void name()
 
@@ -70,8 +70,7 @@ size_t size_at(Layout& layout, uintptr_t address) {
 // Sizes of the ranges of the segment, negative where allocated.
 std::vector<long> shape(const Layout& layout, uintptr_t address) {
   std::vector<long> sizes;
-  for (const Range& range :
-       ranges_of(address, layout.segments().at(address))) {
+  for (const Range& range : ranges_of(address, layout.segments().at(address))) {
     const auto size = static_cast<long>(range.size);
     sizes.push_back(range.block ? -size : size);
   }
@@ -302,8 +301,9 @@ TEST(CountsFreeNeighboursOnBothSides) {
   Page* first = world.put(kBase, 4 * kMiB, 1);
   Page* middle = world.put(kBase + 8 * kMiB, 4 * kMiB, 5);
   Page* last = world.put(kBase + 16 * kMiB, 4 * kMiB, 6);
-  EXPECT((world.window(12 * kMiB) == std::set<Page*>{middle}) ||
-         (world.window(12 * kMiB) == std::set<Page*>{first, middle}));
+  EXPECT(
+      (world.window(12 * kMiB) == std::set<Page*>{middle}) ||
+      (world.window(12 * kMiB) == std::set<Page*>{first, middle}));
   EXPECT((world.window(8 * kMiB) == std::set<Page*>{first}));
   EXPECT((world.window(20 * kMiB) == std::set<Page*>{first, middle, last}));
 }
@@ -354,8 +354,9 @@ TEST(SeparatesSmallAndLargeSegments) {
   world.layout.add_segment(kBase + 100 * kMiB, segment_of(20 * kMiB));
   Page* small = world.put(kBase, kMiB, 9);
   Page* large = world.put(kBase + 100 * kMiB, 20 * kMiB, 1);
-  EXPECT((world.window(kMiB) == std::set<Page*>{}) ||
-         (world.window(kMiB) == std::set<Page*>{small}));
+  EXPECT(
+      (world.window(kMiB) == std::set<Page*>{}) ||
+      (world.window(kMiB) == std::set<Page*>{small}));
   EXPECT((world.window(2 * kMiB) == std::set<Page*>{large}));
   EXPECT(world.window(kMiB).count(large) == 0);
 }
