@@ -217,14 +217,12 @@ bool runs_on_cuda(const c10::OperatorHandle& op) {
 class Interception {
  public:
   Interception() {
-    handles_.push_back(
-        Dispatcher::singleton().registerFallback(
-            kKey,
-            c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
-            "Large Model Support"));
-    handles_.push_back(
-        Dispatcher::singleton().addRegistrationListener(
-            std::make_unique<NewOperators>()));
+    handles_.push_back(Dispatcher::singleton().registerFallback(
+        kKey,
+        c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
+        "Large Model Support"));
+    handles_.push_back(Dispatcher::singleton().addRegistrationListener(
+        std::make_unique<NewOperators>()));
   }
 
   void add_operators() {
@@ -236,14 +234,13 @@ class Interception {
         continue; // looked at again when more is registered
       }
       seen_.insert(name);
-      handles_.push_back(
-          Dispatcher::singleton().registerImpl(
-              name,
-              kKey,
-              kernel_for(op->schema()),
-              /*cpp_signature=*/std::nullopt,
-              /*inferred_function_schema=*/nullptr,
-              "Large Model Support"));
+      handles_.push_back(Dispatcher::singleton().registerImpl(
+          name,
+          kKey,
+          kernel_for(op->schema()),
+          /*cpp_signature=*/std::nullopt,
+          /*inferred_function_schema=*/nullptr,
+          "Large Model Support"));
     }
   }
 
