@@ -83,7 +83,7 @@ def check_wrong_input() -> None:
             message = raises((RuntimeError, ValueError), lambda c=call, d=device: c(d), "device")
             assert "INTERNAL ASSERT" not in message and len(message.splitlines()) == 1, message
         raises(ValueError, lambda c=call: c("cpu"), "cpu")
-    raises(TypeError, lambda: torch.cuda.set_enabled_lms("off"), "str")
+    raises(TypeError, lambda: torch.cuda.set_enabled_lms("off"), "'off'")
     raises(TypeError, lambda: lms.is_resident(3), "int")
     raises(TypeError, lambda: lms.pin(3).__enter__(), "int")
     # Nothing of it was kept.
