@@ -83,6 +83,12 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
     return target
 
 
+def official_headers() -> Path | None:
+    """PyTorch's headers as upstream published them, if the library was compiled here."""
+    found = list((paths.home() / "build").glob(f"*/headers/{HEADERS}"))
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
 def run_path(release: Release) -> str:
     """Where the library looks for others: its own folder, then where pip puts NVIDIA's packages."""
     cudart = "cuda_runtime" if int(release.cuda_major) < 13 else f"cu{release.cuda_major}"

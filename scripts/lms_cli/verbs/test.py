@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace) -> int:
     import os
     import subprocess
 
-    from lms_cli import lms_environment, releases, simulate, toolbox
+    from lms_cli import compile, lms_environment, releases, simulate, toolbox
 
     release = releases.newest(paths.PATCHES)
     environment = lms_environment.ensure(release)
@@ -42,6 +42,8 @@ def execute(args: argparse.Namespace) -> int:
         "LMS_LINTERS": str(linters.parent),
         "LMS_SIM_BUILD": str(simulate.build(environment)),
     }
+    if stock := compile.official_headers():
+        variables["LMS_STOCK_INCLUDE"] = str(stock)
     arguments = args.arguments[args.arguments[:1] == ["--"] :]
     command = [str(environment.python), "-m", "pytest", *(arguments or ["--numprocesses=2"])]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode

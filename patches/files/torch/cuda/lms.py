@@ -123,7 +123,7 @@ def set_enabled_lms(enabled: bool) -> None:
             allocator, or the engine is missing.
     """
     if enabled not in (True, False):
-        raise TypeError(f"enabled must be a bool, got {enabled!r}")
+        raise TypeError(f"enabled must be a bool, got {type(enabled).__name__}: {enabled!r}")
     with _lock:
         ops = _ops()
         if bool(enabled) == ops.is_enabled():
