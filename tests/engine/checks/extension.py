@@ -140,7 +140,14 @@ def check_last_with_several_streams() -> None:
             if way == "storage().mutable_data":
                 assert "torch.cuda.lms.pin" in message, message
             else:
-                words = ("Large Model Support", "null address", "not allocated yet")
+                # For a view of a null storage the address is the offset: CUDA refuses it.
+                words = (
+                    "Large Model Support",
+                    "null address",
+                    "not allocated yet",
+                    "Cannot access data",
+                    "== cudaSuccess",
+                )
                 assert any(word in message for word in words), message
             assert_same(tensor, host)
 
