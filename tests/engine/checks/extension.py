@@ -137,7 +137,7 @@ def check_last_with_several_streams() -> None:
         for tensor, host in tensors():
             page_out(tensor)
             message = raises(RuntimeError, lambda t=tensor, w=way: EXTENSION.read(t, w))
-            # The text for mutable access is upstream's own. For a view of a null storage the address
+            # The text for mutable access is upstream's. For a view of a null storage the address
             # is the offset, which CUDA refuses.
             words = (
                 "Large Model Support",
