@@ -23,10 +23,6 @@ constexpr size_t kRoundLarge = size_t{2} << 20;
 
 thread_local CurrentRequest* current_request = nullptr;
 
-size_t round_to_block(size_t bytes) {
-  return (bytes + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
-}
-
 // Runs inside the native allocator's malloc, its mutex held, when no cached
 // block fits. Returns true if it is worth looking again.
 class ReclaimCallback final : public c10::FreeMemoryCallback {
@@ -45,7 +41,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
       return false;
     }
     const Request wanted{
-        round_to_block(request->bytes),
+        round_up(request->bytes, kMinBlockSize),
         reinterpret_cast<uintptr_t>(request->stream)};
     if (const size_t count = device->reclaim(wanted, Device::Scope::kWindow)) {
       request->source = count == 1 ? AllocSource::kReclaimOne
@@ -81,7 +77,7 @@ size_t growth_for(size_t bytes) {
   if (bytes < kMinLargeAlloc) {
     return kLargeBuffer;
   }
-  return (bytes + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
+  return round_up(bytes, kRoundLarge);
 }
 
 CurrentRequest::CurrentRequest(

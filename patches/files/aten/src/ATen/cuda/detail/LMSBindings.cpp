@@ -159,9 +159,8 @@ constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
         "cudamalloc_retry"};
 
 StatsDict device_stats(int64_t index) {
-  const Device* found = Device::find(static_cast<c10::DeviceIndex>(index));
-  const DeviceStats stats =
-      found ? Device::get(found->index()).stats() : DeviceStats{};
+  Device* device = Device::find(static_cast<c10::DeviceIndex>(index));
+  const DeviceStats stats = device ? device->stats() : DeviceStats{};
   const auto host = HostMemory::get().stats();
   StatsDict dict;
   insert(dict, "pinned", stats.pinned);

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
+#include <ATen/cuda/detail/LMSLayout.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,10 +15,6 @@ namespace {
 constexpr size_t kMinSlab = size_t{8} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{256} << 20; // bytes
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
-
-size_t round_up(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // 80 % of what the kernel says can be used without swapping, bytes.
 size_t default_limit() {

@@ -83,7 +83,7 @@ void Layout::add_block(uintptr_t address, size_t requested) {
   const uintptr_t end =
       next == segment.blocks.end() ? it->first + segment.size : next->first;
   const size_t range = end - address;
-  size_t size = (requested + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
+  size_t size = round_up(requested, kMinBlockSize);
   // A rest that is too small to be worth splitting off stays with the block.
   const bool splits_finely = size <= kSmallSize || segment.is_expandable;
   const size_t smallest_rest = splits_finely ? kMinBlockSize : kSmallSize + 1;

@@ -8,6 +8,10 @@
 
 namespace at::cuda::lms {
 
+constexpr size_t round_up(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
 // What a policy knows of a managed storage.
 struct Page {
   size_t bytes = 0; // of the storage, not rounded to the allocator's block
