@@ -23,14 +23,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from . import _lms_hooks
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -137,10 +137,10 @@ def set_enabled_lms(enabled: bool) -> None:
                 f"device together. Free tensors and try again. {error}"
             ) from None
         if enabled:
-            _install_hooks()
+            _lms_hooks.install()
             _adopt_existing(ops)
         else:
-            _remove_hooks()
+            _lms_hooks.remove()
         logger.info("%s", "enabled" if enabled else "disabled")
 
 
@@ -150,7 +150,7 @@ def _adopt_existing(ops: Any) -> None:
         return
     for obj in gc.get_objects():
         if issubclass(type(obj), torch.Tensor):
-            storage = _storage_of(obj)
+            storage = _lms_hooks.storage_of(obj)
             if storage is not None:
                 ops.adopt(storage._cdata)
     ops.apply_limits()  # what they hold beyond the limit can leave now
@@ -357,165 +357,6 @@ def _summary_lines(
     reclaimed = f"{format_size(total, total)} in {format_count(count, count).strip()} storages"
     lines += ["-" * 75, f" {'LMS reclaimed':<21} | {reclaimed:<49} "]
     return lines
-
-
-# --- hooks on Python methods through which addresses escape ---
-
-# Code that asks for an address only to tell storages apart. It gets a number
-# that does so and stays the same while the storage lives, so that saving a
-# model, say, does not make all of it unreclaimable.
-_IDENTITY_CALLERS = {
-    ("torch.serialization", None),
-    ("torch.nn.modules.rnn", None),
-    ("torch._tensor", "__deepcopy__"),
-}
-
-_Undo = Callable[[], None]
-_undo_hooks: list[_Undo] = []
-
-
-def _wants_identity() -> bool:
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "_data_ptr" and frame.f_back is not None:
-        frame = frame.f_back  # a TypedStorage asks for somebody else
-    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
-    return (module, None) in _IDENTITY_CALLERS or (module, function) in _IDENTITY_CALLERS
-
-
-def _storage_of(obj: Any) -> torch.UntypedStorage | None:
-    """The CUDA storage behind a tensor or storage, if it has one."""
-    if obj.device.type != "cuda":
-        return None
-    if isinstance(obj, torch.UntypedStorage):
-        return obj
-    try:
-        return obj.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None  # sparse, wrapper subclass
-
-
-def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Replaces an attribute by ``make(original)`` until the hooks are removed."""
-    original = getattr(owner, name)
-    is_inherited = name not in vars(owner)
-    setattr(owner, name, wraps(original)(make(original)))
-
-    def undo() -> None:
-        if is_inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    _undo_hooks.append(undo)
-
-
-def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
-    def data_ptr(self: Any) -> int:
-        storage = _storage_of(self)
-        if storage is not None and storage.nbytes() > 0:
-            if _wants_identity():
-                offset = 0
-                if isinstance(self, torch.Tensor):
-                    offset = self.storage_offset() * self.element_size()
-                return (storage._cdata << 48) + offset
-            _ops().hold(storage._cdata)
-        return original(self)
-
-    return data_ptr
-
-
-def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For calls after which the address is known outside: holds the storage."""
-
-    def escape(self: Any, *args: Any, **kwargs: Any) -> Any:
-        storage = _storage_of(self)
-        if storage is not None:
-            _ops().hold(storage._cdata)
-        return original(self, *args, **kwargs)
-
-    return escape
-
-
-def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For calls that read or write the bytes of storages outside operators."""
-
-    def with_bytes(*args: Any, **kwargs: Any) -> Any:
-        storages = [
-            obj
-            for obj in (*args, *kwargs.values())
-            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda"
-        ]
-        with pin(*storages):
-            return original(*args, **kwargs)
-
-    return with_bytes
-
-
-def _getitem_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    by_value, by_address = _pin_hook(original), _escape_hook(original)
-
-    def getitem(self: torch.UntypedStorage, index: Any) -> Any:
-        # A slice of a storage is a storage on the same address.
-        return (by_address if isinstance(index, slice) else by_value)(self, index)
-
-    return getitem
-
-
-def _alias_hook(original: Callable[..., bool]) -> Callable[..., bool]:
-    def is_alias_of(first: torch.Tensor, second: torch.Tensor) -> bool:
-        storages = _storage_of(first), _storage_of(second)
-        if None in storages:
-            return original(first, second)
-        # A storage that LMS manages shares its memory with no other.
-        return storages[0]._cdata == storages[1]._cdata  # type: ignore[union-attr]
-
-    return is_alias_of
-
-
-def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For calls that work on the storage itself: LMS lets go of it first."""
-
-    def with_native_storage(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type == "cuda":
-            _ops().release(self._cdata)
-        return original(self, *args, **kwargs)
-
-    return with_native_storage
-
-
-def _thread_hook(original: Callable[..., None]) -> Callable[..., None]:
-    def start(self: threading.Thread) -> None:
-        run = self.run
-
-        def run_with_lms() -> None:
-            del self.run  # type: ignore[method-assign]
-            enable_thread()
-            run()
-
-        self.run = run_with_lms  # type: ignore[method-assign]
-        original(self)
-
-    return start
-
-
-def _install_hooks() -> None:
-    for owner in (torch.Tensor, torch.UntypedStorage):
-        _hook(owner, "data_ptr", _address_hook)
-    _hook(torch.Tensor, "__dlpack__", _escape_hook)
-    _hook(torch, "to_dlpack", _escape_hook)
-    _hook(torch.utils.dlpack, "to_dlpack", _escape_hook)
-    for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
-        _hook(torch.UntypedStorage, name, _pin_hook)
-    _hook(torch.UntypedStorage, "__getitem__", _getitem_hook)
-    for name in ("resize_", "_share_cuda_"):
-        _hook(torch.UntypedStorage, name, _release_hook)
-    _hook(torch._C, "_is_alias_of", _alias_hook)
-    _hook(threading.Thread, "start", _thread_hook)
-
-
-def _remove_hooks() -> None:
-    while _undo_hooks:
-        _undo_hooks.pop()()
 
 
 # --- environment variables ---

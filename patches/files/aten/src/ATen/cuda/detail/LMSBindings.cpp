@@ -1,6 +1,7 @@
 #include <ATen/cuda/LargeModelSupport.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSBackward.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
@@ -259,6 +260,21 @@ TORCH_LIBRARY(lms, m) {
   m.def("is_resident(int storage) -> bool", [](int64_t cdata) {
     ManagedStorage* record = record_of(storage_at(cdata));
     return !record || record->device.is_resident(record);
+  });
+  // See Note [Gradients that cross streams].
+  m.def("uses_several_streams() -> bool", uses_several_streams);
+  m.def("begin_backward() -> ()", begin_backward);
+  m.def("end_backward() -> ()", end_backward);
+  m.def("set_autograd_scope(int scope) -> int", [](int64_t scope) {
+    return static_cast<int64_t>(
+        set_autograd_scope(static_cast<AutogradScope>(scope)));
+  });
+  m.def("let_cross(int[] storages) -> ()", [](c10::List<int64_t> storages) {
+    for (const int64_t cdata : storages) {
+      if (ManagedStorage* record = record_of(storage_at(cdata))) {
+        record->device.let_cross(record->impl());
+      }
+    }
   });
   m.def("pause_adoption() -> ()", pause_adoption);
   m.def("resume_adoption() -> ()", resume_adoption);

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSBackward.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -171,6 +172,7 @@ void Device::leave(
     const Pins& pins,
     const Storages& fresh,
     cudaStream_t stream) noexcept {
+  const bool are_gradients = !fresh.empty() && makes_gradients();
   Freed freed(*this);
   Lock lock(*this);
   for (ManagedStorage* record : pins) {
@@ -183,9 +185,13 @@ void Device::leave(
   }
   for (c10::StorageImpl* storage : fresh) {
     disarm_if_stale(storage);
+    const bool is_new = !managed(storage);
     ManagedStorage* record = adopt(storage);
     if (record && record->pins == 0) {
       note_use(record, stream);
+    }
+    if (record && is_new && are_gradients) {
+      let_cross(record);
     }
   }
 }
@@ -415,6 +421,7 @@ void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
     drop_pin(record, freed);
   }
   record->evictable = false;
+  crossing_ -= record->may_cross ? 1 : 0;
   if (record->host) {
     HostMemory::get().free(record->host, std::move(record->departure));
     record->host = nullptr;
@@ -433,7 +440,11 @@ void Device::record_stream(
     ManagedStorage* record,
     c10::cuda::CUDAStream stream) {
   Lock lock(*this);
-  note_use(record, stream.stream());
+  // Bytes that are not here have no users yet: a use of them has to wait for
+  // their arrival.
+  if (record->state == ManagedStorage::State::kResident) {
+    note_use(record, stream.stream());
+  }
   record->recorded.push_back(stream);
 }
 
@@ -442,13 +453,37 @@ bool Device::is_resident(ManagedStorage* record) {
   return record->state == ManagedStorage::State::kResident;
 }
 
-void Device::relax_access_checks() {
+void Device::let_cross(c10::StorageImpl* storage) {
   Lock lock(*this);
-  for (ManagedStorage* record : records_) {
+  if (ManagedStorage* record = managed(storage)) {
+    let_cross(record);
+  }
+}
+
+void Device::let_cross(ManagedStorage* record) {
+  if (!record->may_cross) {
+    record->may_cross = true;
+    ++crossing_;
     if (record->pins == 0) {
-      record->hide_address();
+      record->check_access();
     }
   }
+}
+
+void Device::check_gradients_again() {
+  Lock lock(*this);
+  if (crossing_ == 0) {
+    return;
+  }
+  for (ManagedStorage* record : records_) {
+    if (record->may_cross) {
+      record->may_cross = false;
+      if (record->pins == 0) {
+        record->check_access();
+      }
+    }
+  }
+  crossing_ = 0;
 }
 
 } // namespace at::cuda::lms

@@ -27,9 +27,10 @@ using Storages = c10::SmallVector<c10::StorageImpl*, 8>;
 // 1. the caching allocator's mutex of a device (upstream's)
 // 2. the mutex of that device's lms::Device
 // 3. the mutex of HostMemory, and that of the event pool
-// A thread takes them in this order only. So nothing that may allocate or free
-// device memory runs under 2 or 3: memory to be freed is collected in `Freed`
-// and let go after 2 is released. No mutex of LMS is held while the GIL is
+// A thread takes them in this order only. (LMSBackward's is taken before 2, and
+// never with 1.) So nothing that may allocate or free device memory runs under
+// 2 or 3: memory to be freed is collected in `Freed` and let go after 2 is
+// released. No mutex of LMS is held while the GIL is
 // taken: reference counts of storages, whose changes may take the GIL, are not
 // touched under 2, and the allocator, whose stack recorder may take it, is not
 // called. No thread holds the mutexes of two devices. `Device::Lock` checks
@@ -71,7 +72,9 @@ class Device {
   void forget(ManagedStorage* storage) noexcept;
   void record_stream(ManagedStorage* storage, c10::cuda::CUDAStream stream);
   bool is_resident(ManagedStorage* storage);
-  void relax_access_checks();
+  // See Note [Gradients that cross streams].
+  void let_cross(c10::StorageImpl* storage);
+  void check_gradients_again();
 
   // --- reclaiming ---
 
@@ -126,6 +129,7 @@ class Device {
   bool others_hold_pins(); // without the mutex
   void take_pin(ManagedStorage* storage, Pins& pins);
   ManagedStorage* adopt(c10::StorageImpl* storage);
+  void let_cross(ManagedStorage* storage);
   void add_pin(ManagedStorage* storage);
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
   void note_change() noexcept; // with or without the mutex
@@ -161,6 +165,7 @@ class Device {
   int64_t waiting_pins_ = 0; // the part that belongs to waiting threads
 
   std::vector<ManagedStorage*> records_;
+  size_t crossing_ = 0; // records that may cross streams
   Layout layout_;
   std::unique_ptr<Policy> policy_;
   // Trace events that came while the layout was first being read.

@@ -2,8 +2,6 @@
 
 #include <ATen/cuda/detail/LMSDevice.h>
 
-#include <atomic>
-
 namespace at::cuda::lms {
 namespace {
 
@@ -17,8 +15,6 @@ constexpr auto kAccessError =
 // Marks a storage that is not managed any more; no check shows it.
 constexpr auto kHeldMark =
     "Large Model Support leaves this CUDA tensor alone: its address was taken.";
-
-std::atomic<bool> several_streams{false};
 
 ManagedStorage* as_record(c10::lms::Context* context) {
   return static_cast<ManagedStorage*>(context);
@@ -89,8 +85,12 @@ void ManagedStorage::show_address() {
 }
 
 void ManagedStorage::hide_address() {
-  impl()->lms_check_access(!uses_several_streams(), /*mutable_=*/true);
+  check_access();
   impl()->_mutable_data_ptr_no_checks().lms_set_data(nullptr);
+}
+
+void ManagedStorage::check_access() {
+  impl()->lms_check_access(!may_cross, /*mutable_=*/true);
 }
 
 void ManagedStorage::restore_data_ptr() {
@@ -103,19 +103,6 @@ void ManagedStorage::restore_data_ptr() {
     message = kHeldMark;
   } else {
     message.reset();
-  }
-}
-
-bool uses_several_streams() {
-  return several_streams.load(std::memory_order_relaxed);
-}
-
-void set_uses_several_streams() {
-  if (several_streams.exchange(true)) {
-    return;
-  }
-  for (Device* device : Device::all()) {
-    device->relax_access_checks();
   }
 }
 

@@ -53,6 +53,8 @@ struct ManagedStorage final : c10::lms::Context, Page {
   uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end
   bool dead = false; // no DataPtr refers to it any more
+  // Const access is not checked. See Note [Gradients that cross streams].
+  bool may_cross = false;
 
   ManagedStorage(Device& device, c10::StorageImpl* impl, cudaStream_t home);
 
@@ -64,17 +66,11 @@ struct ManagedStorage final : c10::lms::Context, Page {
   // See Note [Only pins touch the StorageImpl].
   void show_address();
   void hide_address();
+  // Arms the access checks of an unpinned storage.
+  void check_access();
   // Gives the native allocation back to the StorageImpl.
   void restore_data_ptr();
 };
-
-// Raw addresses are also taken by the autograd engine, from storages that no
-// operator pins, when a gradient crosses streams: it hands their DataPtr to
-// recordStream. Once a program uses several streams or devices, the check on
-// const access is therefore dropped and only mutable access is checked; the
-// address of an unpinned storage is null either way. Process wide, one way.
-bool uses_several_streams();
-void set_uses_several_streams();
 
 // True for a storage that LMS does not manage and must not manage again, since
 // its address escaped when it did. The mark is LMS's error message, left in
