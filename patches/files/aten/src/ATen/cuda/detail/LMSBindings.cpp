@@ -269,7 +269,7 @@ TORCH_LIBRARY(lms, m) {
     return static_cast<int64_t>(
         set_autograd_scope(static_cast<AutogradScope>(scope)));
   });
-  m.def("let_cross(int[] storages) -> ()", [](c10::List<int64_t> storages) {
+  m.def("let_cross(int[] storages) -> ()", [](at::IntArrayRef storages) {
     for (const int64_t cdata : storages) {
       if (ManagedStorage* record = record_of(storage_at(cdata))) {
         record->device.let_cross(record->impl());
