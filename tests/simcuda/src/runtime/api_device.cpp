@@ -119,13 +119,13 @@ SIMCUDA_API cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 SIMCUDA_API cudaError_t cudaGetDevice(int* device) {
-  SIMCUDA_ENTER("cudaGetDevice", cudaErrorUnknown);
+  SIMCUDA_ENTER_THREAD("cudaGetDevice", cudaErrorUnknown);
   *device = current_device();
   return cudaSuccess;
 }
 
 SIMCUDA_API cudaError_t cudaSetDevice(int device) {
-  SIMCUDA_ENTER("cudaSetDevice", cudaErrorUnknown);
+  SIMCUDA_ENTER_THREAD("cudaSetDevice", cudaErrorUnknown);
   if (!valid_device(device)) {
     return report(cudaErrorInvalidDevice);
   }

@@ -165,13 +165,14 @@ bool forked() {
   return is_forked.load();
 }
 
-cudaError_t enter(Function& function) {
+cudaError_t enter_thread(Function& function) {
   ensure_started();
-  if (forked()) {
-    return cudaErrorInitializationError;
-  }
-  const cudaError_t injected = function.count();
-  return injected != cudaSuccess ? injected : sticky();
+  return forked() ? cudaErrorInitializationError : function.count();
+}
+
+cudaError_t enter(Function& function) {
+  const cudaError_t error = enter_thread(function);
+  return error != cudaSuccess ? error : sticky();
 }
 
 cudaError_t not_simulated(const char* name) {

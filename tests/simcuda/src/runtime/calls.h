@@ -58,6 +58,7 @@ cudaError_t sticky();
 bool forked();
 
 cudaError_t enter(Function& function);
+cudaError_t enter_thread(Function& function);
 
 // Refuses what is not simulated, saying so once per function on stderr.
 cudaError_t not_simulated(const char* name);
@@ -70,5 +71,13 @@ std::string set_faults(const std::string& plan);
 #define SIMCUDA_ENTER(name, fault)                                        \
   static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
   if (const cudaError_t failed = ::simcuda::enter(entered)) {             \
+    return ::simcuda::report(failed);                                     \
+  }
+
+// For functions that touch nothing but the calling thread: errors that stick to
+// a device do not show in them, so guards can be destroyed.
+#define SIMCUDA_ENTER_THREAD(name, fault)                                 \
+  static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
+  if (const cudaError_t failed = ::simcuda::enter_thread(entered)) {      \
     return ::simcuda::report(failed);                                     \
   }
