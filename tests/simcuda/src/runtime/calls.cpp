@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "../simcuda.h"
+#include "card.h"
 #include "config.h"
+#include "timing.h"
 
 namespace simcuda {
 namespace {
@@ -108,7 +110,7 @@ size_t give(const std::string& text, char* out, size_t size) {
 }  // namespace
 
 Function::Function(const char* name_, cudaError_t fault_)
-    : name(name_), fault(fault_) {}
+    : name(name_), fault(fault_), takes(timed() ? card().call(name_) : 0) {}
 
 cudaError_t Function::count() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -169,6 +171,9 @@ cudaError_t enter(Function& function) {
   ensure_started();
   if (forked()) {
     return cudaErrorInitializationError;
+  }
+  if (function.takes > 0) {
+    timing::spend(function.takes);
   }
   const cudaError_t injected = function.count();
   return injected != cudaSuccess ? injected : sticky();

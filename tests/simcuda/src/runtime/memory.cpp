@@ -81,9 +81,15 @@ Memory& memory() {
   return *m;
 }
 
-void* map_pages(size_t bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+// In timed mode memory is address space. What is on the device is never
+// touched; what is on the host may be, reads as zero, and takes memory only
+// where the program writes to it.
+void* map_pages(size_t bytes, Place place) {
+  const int access =
+      timed() && place == Place::Device ? PROT_NONE : PROT_READ | PROT_WRITE;
+  const int reserve = timed() ? MAP_NORESERVE : 0;
+  void* address = mmap(nullptr, bytes, access,
+                       MAP_PRIVATE | MAP_ANONYMOUS | reserve, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
 
@@ -108,7 +114,7 @@ void* allocate_device(int device, size_t bytes) {
     }
     count.add(rounded);
   }
-  void* address = map_pages(rounded);
+  void* address = map_pages(rounded, Place::Device);
   std::lock_guard<std::mutex> lock(m.mutex);
   if (address == nullptr) {
     m.devices[static_cast<size_t>(device)].now -= rounded;
@@ -154,7 +160,7 @@ int owner(const void* address) {
 
 void* allocate_page_locked(size_t bytes) {
   const size_t rounded = round_up(std::max<size_t>(bytes, 1));
-  void* address = map_pages(rounded);
+  void* address = map_pages(rounded, Place::PageLocked);
   if (address == nullptr) {
     return nullptr;
   }
