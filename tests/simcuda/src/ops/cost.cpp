@@ -22,13 +22,24 @@ using Names = std::set<std::string>;
 // 110 of one list to 30 of five, and optimizers give it three or four lists.
 constexpr size_t kTensorsPerLaunch = 36;
 
-// Operators that write what they get without reading it.
+// Arguments whose contents are replaced without being read.
 bool only_writes(const c10::FunctionSchema& schema,
                  const c10::Argument& argument) {
   static const Names names = {"aten::copy_", "aten::fill_", "aten::zero_",
                               "aten::_foreach_copy_", "aten::_foreach_zero_"};
-  return argument.is_out() || names.count(schema.name()) != 0 ||
-         (is_random(schema) && schema.name().back() == '_');
+  const bool replaces = names.count(schema.name()) != 0 ||
+                        (is_random(schema) && schema.name().back() == '_');
+  return argument.is_out() || (replaces && is_written(argument));
+}
+
+// The fused optimizers write gradients only where they unscale them.
+bool spares(const c10::FunctionSchema& schema, const c10::Argument& argument,
+            c10::ArrayRef<c10::IValue> arguments) {
+  if (argument.name() != "grads" || schema.name().rfind("aten::_fused_", 0)) {
+    return false;
+  }
+  const auto scale = schema.argumentIndexWithName("grad_scale");
+  return !scale || arguments[static_cast<size_t>(*scale)].isNone();
 }
 
 // Operators that read, of their first tensor, as much as they return.
@@ -73,6 +84,17 @@ double rows_of(const at::Tensor& table, const at::Tensor& indices) {
          static_cast<double>(table.itemsize());
 }
 
+// What the operator moves of one argument.
+double traffic_of(const c10::FunctionSchema& schema,
+                  c10::ArrayRef<c10::IValue> arguments, size_t i) {
+  const c10::Argument& argument = schema.arguments()[i];
+  const double bytes = bytes_of(arguments[i]);
+  const bool reads = !only_writes(schema, argument);
+  const bool writes =
+      is_written(argument) && !spares(schema, argument, arguments);
+  return (reads ? bytes : 0) + (writes ? bytes : 0);
+}
+
 double find_traffic(const c10::FunctionSchema& schema,
                     c10::ArrayRef<c10::IValue> arguments,
                     const torch::jit::Stack& results) {
@@ -82,28 +104,20 @@ double find_traffic(const c10::FunctionSchema& schema,
       made += bytes_of(results[i]);
     }
   }
-  double others = 0;  // all arguments but the first
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    const double bytes = bytes_of(arguments[i]);
-    const c10::Argument& argument = schema.arguments()[i];
-    others += only_writes(schema, argument) ? 0 : bytes;
-    others += is_written(argument) ? bytes : 0;
-  }
   if (arguments.empty()) {
     return made;
   }
-  const double all = bytes_of(arguments[0]);
-  double first = only_writes(schema, schema.arguments()[0]) ? 0 : all;
-  first += is_written(schema.arguments()[0]) ? all : 0;
-  if (schema.name() == "aten::copy_" ||
-      schema.name() == "aten::_foreach_copy_") {
-    return 2 * all;  // the source may have another type, or be broadcast
+  const std::string& name = schema.name();
+  double first = traffic_of(schema, arguments, 0);
+  double others = 0;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    others += traffic_of(schema, arguments, i);
   }
-  if (gathers(schema.name())) {
+  if (gathers(name)) {
     first = std::min(first, made);
-  } else if (scatters(schema.name())) {
+  } else if (scatters(name)) {
     first = std::min(first, 2 * others);
-  } else if (takes_bags(schema.name())) {
+  } else if (takes_bags(name)) {
     first = std::min(first,
                      rows_of(arguments[0].toTensor(), arguments[1].toTensor()));
   }

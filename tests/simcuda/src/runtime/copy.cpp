@@ -136,9 +136,12 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
     return cudaErrorInvalidValue;
   }
   if (from_device && to_device) {
+    // Without access to each other, devices copy through the host.
+    const bool same = source.device == target.device;
     on.enqueue({TaskKind::Copy,
                 [to, from, bytes] { std::memmove(to, from, bytes); },
-                traffic_cost(2 * bytes, "copy")});
+                same ? traffic_cost(2 * bytes, "copy")
+                     : copy_cost(Part::DeviceToHost, bytes, true)});
   } else if (timed() && to_device) {
     cross(Part::HostToDevice, to, bytes, source, on,
           engine(target.device, HostToDevice));
