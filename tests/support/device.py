@@ -58,8 +58,8 @@ class Device:
             capacity: bytes of each simulated device, or text such as "64M"; by default its
                 card's, or CAPACITY without a card.
             env: variables to add.
-            settings: simcuda.environment's: devices, kernels, card, faults and so on. A real GPU has
-                none of these: there they are ignored.
+            settings: simcuda.environment's: devices, kernels, card, faults and so on. A real GPU
+                has none of these: there they are ignored.
         """
         base = {name: value for name, value in os.environ.items() if name not in FOREIGN}
         base["PYTHONPATH"] = str(TESTS)

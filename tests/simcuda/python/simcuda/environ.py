@@ -41,7 +41,7 @@ def environment(
         devices: how many there are, 1 to 16.
         kernels: "inline" computes kernels on the calling thread, "async" on their stream's worker
             while the host runs ahead; "timed" computes nothing: work takes virtual time.
-        card: whose times to take, a name in cards.json; needed with kernels="timed", and only there.
+        card: whose times to take, a name in cards.json; for kernels="timed", which needs one.
         timeline: file to write what the devices do and when; with kernels="timed" only.
         copy_bandwidth: bytes per second each way between host and device; None is unlimited.
         schedule: None runs work as it comes; "early", "late" and "split" see the README.
@@ -107,7 +107,9 @@ def _check_timed(
     """Virtual time needs a card; the rest knows nothing of it."""
     if kernels == "timed":
         if card is None:
-            raise SimulationError(f'kernels="timed" needs a card: one of {", ".join(cards.names())}')
+            raise SimulationError(
+                f'kernels="timed" needs a card: one of {", ".join(cards.names())}'
+            )
         if schedule is not None or copy_bandwidth is not None:
             raise SimulationError('schedule and copy_bandwidth mean nothing with kernels="timed"')
     elif card is not None or timeline is not None:

@@ -44,4 +44,6 @@ def _count(registry: dict[Any, Any], operators: Any, call: dict[str, Any]) -> fl
     positional = [value for _, only_named, value in call["arguments"] if not only_named]
     named = {name: value for name, only_named, value in call["arguments"] if only_named}
     results = call["results"]
-    return float(formula(*positional, **named, out_val=results[0] if len(results) == 1 else results))
+    return float(
+        formula(*positional, **named, out_val=results[0] if len(results) == 1 else results)
+    )
