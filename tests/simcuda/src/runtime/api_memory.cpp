@@ -46,7 +46,7 @@ cudaError_t set_on(void* address, int value, size_t bytes,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  const Range range = find_range(address);
+  const Range range = find_range(address, bytes);
   if (bytes == 0) {
     return cudaSuccess;
   }

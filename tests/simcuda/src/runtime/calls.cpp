@@ -63,7 +63,8 @@ std::string parse(const std::string& plan, Plan& faults) {
 
 // Declares every function that a plan may name, with the error it then gives.
 void declare() {
-  for (const char* name : {"cudaMalloc", "cudaHostAlloc", "cudaMallocAsync"}) {
+  for (const char* name : {"cudaMalloc", "cudaHostAlloc", "cudaMallocAsync",
+                           "cuMemCreate", "cuMemAddressReserve"}) {
     function(name, cudaErrorMemoryAllocation);
   }
   for (const char* name :

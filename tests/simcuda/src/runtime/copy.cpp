@@ -127,8 +127,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
   if (bytes == 0) {
     return cudaSuccess;
   }
-  const Range target = find_range(to);
-  const Range source = find_range(from);
+  const Range target = find_range(to, bytes);
+  const Range source = find_range(from, bytes);
   const bool to_device = target.place == Place::Device;
   const bool from_device = source.place == Place::Device;
   if (!kind_fits(kind, from_device, to_device) || !target.holds(to, bytes) ||
