@@ -27,9 +27,16 @@ def test_the_same_program_takes_the_same_time(timed, tmp_path):
     assert timed(TRAINING, card="V100-PCIe-32GB") != numbers[0]
 
 
-@pytest.mark.parametrize("model", ["cnn", "lstm", "bags"])
-@pytest.mark.parametrize("card", ["V100-PCIe-32GB", "RTX-4090-24GB", "H200-141GB"])
-def test_models_of_every_kind_train_on_every_card(timed, model, card):
+@pytest.mark.parametrize(
+    "model, card",
+    [
+        ("cnn", "V100-PCIe-32GB"),  # no TF32, no bfloat16
+        ("lstm", "RTX-4090-24GB"),
+        ("bags", "H200-141GB"),
+        ("gpt", "GH200-96GB"),
+    ],
+)
+def test_models_of_every_kind_train_on_every_kind_of_card(timed, model, card):
     timed(TRAINING.replace('"gpt"', repr(model)), card=card)
 
 

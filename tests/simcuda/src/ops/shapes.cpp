@@ -8,6 +8,7 @@
 
 #include "compute.h"
 #include "outputs.h"
+#include "shape_cache.h"
 #include "values.h"
 
 namespace simcuda {
@@ -53,17 +54,8 @@ at::Tensor to_meta(const at::Tensor& tensor) {
   return meta;
 }
 
-}  // namespace
-
-bool is_plain_in_place(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  return name.back() == '_' &&
-         (starts_with(name, "aten::_foreach") ||
-          starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
-}
-
-bool find_shapes(const c10::OperatorHandle& op,
-                 c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
+bool ask_meta_kernel(const c10::OperatorHandle& op,
+                     c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
   if (without_meta().holds(op.operator_name())) {
     return false;
   }
@@ -86,6 +78,31 @@ bool find_shapes(const c10::OperatorHandle& op,
     return false;
   } catch (const std::exception&) {
     return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_plain_in_place(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return name.back() == '_' &&
+         (starts_with(name, "aten::_foreach") ||
+          starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
+}
+
+bool find_shapes(const c10::OperatorHandle& op,
+                 c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
+  const auto call = describe_call(op, arguments);
+  if (const auto known = call ? recall_shapes(*call) : nullptr) {
+    shapes = *known;
+    return true;
+  }
+  if (!ask_meta_kernel(op, arguments, shapes)) {
+    return false;
+  }
+  if (call) {
+    remember_shapes(*call, shapes);
   }
   return true;
 }
