@@ -1,6 +1,6 @@
 """Runs PyTorch's operator database on "cuda" and compares it with the CPU.
 
-    python opdb.py --out REPORT.json [--operators NAME...] [--dtype float32]
+    python opdb.py --out REPORT.json [--operators NAME...] [--dtype float32] [--shapes]
 
 Run it with the environment of simcuda.environment(). Every sample of every operator is computed
 forward and backward on both devices from the same seed. The report says per operator whether they
@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the report, JSON")
     parser.add_argument("--operators", nargs="*", default=[], help="only these names")
     parser.add_argument("--dtype", choices=DTYPES, help="instead of the first supported")
+    parser.add_argument("--shapes", action="store_true", help="compare only types and sizes")
     parser.add_argument("--samples", type=int, default=1000, help="at most so many per operator")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
@@ -184,7 +185,10 @@ def run_operator(op: Any, name: str, arguments: argparse.Namespace) -> Outcome:
         try:
             found = compute(op, to_cuda(call), gradients, SEED)
             add_to_digest(digest, found)
-            difference = compare(expected, found, shapes_only=random)
+            if arguments.shapes:
+                difference = compare_shapes(expected, found)
+            else:
+                difference = compare(expected, found, shapes_only=random)
         except Exception as error:
             outcome.status, outcome.message = "error", f"{type(error).__name__}: {error}"[:1000]
             break
@@ -273,6 +277,19 @@ def compare(
             except (AssertionError, NotImplementedError, RuntimeError) as error:
                 return f"result {number}: {error}"
     return ""
+
+
+def compare_shapes(expected: list[Any], found: list[Any]) -> str:
+    """What is different in types and sizes, or ""."""
+    import torch
+
+    def shape(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype}{list(value.shape)}"
+        return type(value).__name__
+
+    shapes = [shape(value) for value in expected], [shape(value) for value in found]
+    return "" if shapes[0] == shapes[1] else f"{shapes[0]} on the CPU, {shapes[1]} on the device"
 
 
 def add_to_digest(digest: Any, found: list[Any]) -> None:

@@ -46,15 +46,20 @@ class Device:
         return int(self.json("-c", code))
 
     def environment(
-        self, *, capacity: int | str = CAPACITY, env: dict[str, str] | None = None, **settings: Any
+        self,
+        *,
+        capacity: int | str | None = None,
+        env: dict[str, str] | None = None,
+        **settings: Any,
     ) -> dict[str, str]:
         """Environment variables of a program.
 
         Args:
-            capacity: bytes of each simulated device, or text such as "64M".
+            capacity: bytes of each simulated device, or text such as "64M"; by default its
+                card's, or CAPACITY without a card.
             env: variables to add.
-            settings: simcuda.environment's: devices, kernels, faults and so on. A real GPU has
-                none of these: there they are ignored.
+            settings: simcuda.environment's: devices, kernels, card, faults and so on. A real GPU
+                has none of these: there they are ignored.
         """
         base = {name: value for name, value in os.environ.items() if name not in FOREIGN}
         base["PYTHONPATH"] = str(TESTS)
@@ -70,6 +75,8 @@ class Device:
             import simcuda
         finally:
             sys.path.pop(0)
+        if capacity is None and settings.get("card") is None:
+            capacity = CAPACITY
         return simcuda.environment(self.build, capacity=capacity, base=base, **settings)
 
     def run(self, *command: Any, timeout: float = TIMEOUT, **settings: Any) -> Finished:

@@ -33,7 +33,45 @@ SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t stream,
                                int device);
 
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
+SIMCUDA_API int simcudaIsTimed();      // SIMCUDA_KERNELS=timed
 SIMCUDA_API int simcudaPoisonLevel();  // SIMCUDA_POISON
+
+// The rest of this block serves timed mode only.
+
+// What arithmetic a kernel does; a card has a rate for each.
+enum SimcudaRate {
+  SIMCUDA_FP64,
+  SIMCUDA_FP32,
+  SIMCUDA_TF32,
+  SIMCUDA_FP16,
+  SIMCUDA_BF16,
+  SIMCUDA_INT8,
+  SIMCUDA_RATES  // how many there are
+};
+
+struct SimcudaKernel {
+  const char* name;  // lives for ever
+  double flops;      // floating-point operations
+  SimcudaRate rate;
+  double bytes;  // read and written in the device's memory
+  int launches;  // 0: nothing to do
+};
+
+// The host's cost of an operator; the calling thread is one of the program's.
+SIMCUDA_API void simcudaSpendOperation();
+// Queues the kernel's cost on `stream`.
+SIMCUDA_API cudaError_t simcudaTime(cudaStream_t stream, int device,
+                                    const SimcudaKernel* kernel);
+
+// Virtual nanoseconds: the program's clock, and when a device will be done.
+SIMCUDA_API int64_t simcudaHostTime();
+SIMCUDA_API int64_t simcudaDeviceTime(int device);
+// Nanoseconds for which the device has computed (0), copied from the host (1)
+// and to the host (2) so far.
+SIMCUDA_API int64_t simcudaBusyTime(int device, int part);
+// Writes a timeline from now on (timeline.h), or none when `path` is "".
+// Returns 0, or -1 when the file cannot be written.
+SIMCUDA_API int simcudaRecordTimeline(const char* path);
 
 // All figures of one device; bytes, or a number of calls.
 struct SimcudaStats {

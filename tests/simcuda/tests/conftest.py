@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -75,3 +76,43 @@ def run_simulated(build_dir: Path) -> Callable[..., subprocess.CompletedProcess[
 def simulate(run_simulated: Callable[..., Any]) -> Callable[..., Any]:
     """run_simulated, for one test."""
     return run_simulated
+
+
+# What programs in timed mode begin with. torch.cuda._sleep counts nanoseconds.
+TIMED_TOOLS = """
+import sys, torch, simcuda
+from simcuda import cards
+card = cards.card("A100-SXM-40GB")
+MS = 1_000_000
+
+def copy_ns(bytes, kind, direction):
+    return round(card["copy_ns"] + 1e9 * bytes / card[kind][direction])
+
+def locked(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, pin_memory=True)
+
+def on_device(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+
+def device_takes(work):
+    "Nanoseconds from here until the device has done the work, and the host's share of them."
+    torch.cuda.synchronize()
+    begin = simcuda.virtual_time()
+    work()
+    host = simcuda.virtual_time() - begin
+    return simcuda.device_time() - begin, host
+
+one, two = torch.cuda.Stream(), torch.cuda.Stream()
+"""
+
+
+@pytest.fixture
+def timed(run_simulated: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs a program with the tools above in timed mode; returns what it printed, JSON."""
+
+    def run(program: str, **settings: Any) -> Any:
+        settings = {"card": "A100-SXM-40GB", "capacity": None, **settings}
+        done = run_simulated(TIMED_TOOLS + program, kernels="timed", **settings)
+        return json.loads(done.stdout) if done.stdout else None
+
+    return run

@@ -60,7 +60,7 @@ def test_without_poison_a_freed_block_keeps_its_numbers(simulate):
         del block
         assert torch.empty(1 << 20, device="cuda").eq(1).all()
         """,
-        poison=False,
+        poison=0,
     )
 
 

@@ -6,25 +6,35 @@ process.
 """
 
 from simcuda.control import (
+    Busy,
     SimulationError,
     Stats,
     active,
+    busy,
     calls,
+    device_time,
     reset_peak,
     set_faults,
     stats,
+    timeline,
     unsimulated,
+    virtual_time,
 )
 from simcuda.environ import environment
 
 __all__ = [
+    "Busy",
     "SimulationError",
     "Stats",
     "active",
+    "busy",
     "calls",
+    "device_time",
     "environment",
     "reset_peak",
     "set_faults",
     "stats",
+    "timeline",
     "unsimulated",
+    "virtual_time",
 ]

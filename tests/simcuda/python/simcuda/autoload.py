@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 
+from simcuda import flops
 from simcuda.control import active, library
 
 
@@ -18,6 +19,8 @@ def autoload() -> None:
 
     operators = ctypes.CDLL(path)
     operators.simopsRegister()
+    if library().simcudaIsTimed():
+        flops.attach(operators)
     _keep_cudnn_off()
     # The allocator has no devices before CUDA is initialised.
     torch.cuda._lazy_call(operators.simopsAttachPoison)  # type: ignore[no-untyped-call]

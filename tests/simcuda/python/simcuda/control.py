@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import os
 
 
 class SimulationError(Exception):
@@ -56,6 +57,8 @@ def library() -> ctypes.CDLL:
     for name in ("simcudaGetCalls", "simcudaGetUnsimulated"):
         getattr(loaded, name).restype = ctypes.c_size_t
         getattr(loaded, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    for name in ("simcudaHostTime", "simcudaDeviceTime", "simcudaBusyTime"):
+        getattr(loaded, name).restype = ctypes.c_int64
     loaded.simcudaSetFaults.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     return loaded
 
@@ -94,6 +97,63 @@ def set_faults(plan: str) -> None:
     reason = ctypes.create_string_buffer(400)
     if library().simcudaSetFaults(plan.encode(), reason, len(reason)) != 0:
         raise SimulationError(reason.value.decode())
+
+
+@dataclasses.dataclass(frozen=True)
+class Busy:
+    """Virtual nanoseconds for which the parts of a device have worked."""
+
+    compute: int
+    host_to_device: int
+    device_to_host: int
+
+
+def virtual_time() -> int:
+    """The program's clock, in virtual nanoseconds since the process began.
+
+    Raises:
+        SimulationError: this process does not run in timed mode.
+    """
+    return _virtual(library().simcudaHostTime())
+
+
+def device_time(device: int = 0) -> int:
+    """When a device will have done all that is queued now, in virtual nanoseconds.
+
+    Raises:
+        SimulationError: this process does not run in timed mode, or has no such device.
+    """
+    return _virtual(library().simcudaDeviceTime(device))
+
+
+def busy(device: int = 0) -> Busy:
+    """For how long each part of a device has worked up to virtual_time(), work that ended counted.
+
+    Raises:
+        SimulationError: this process does not run in timed mode, or has no such device.
+    """
+    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(3)))
+
+
+def timeline(path: str | os.PathLike[str] | None) -> None:
+    """Writes what the devices do from now on to a file, as JSON lines; None ends it.
+
+    A line is {"device": 0, "engine": "compute" | "h2d" | "d2h", "stream": 1, "name": "aten::mm",
+    "start": ns, "end": ns}; lines are in the order of "end".
+
+    Raises:
+        SimulationError: this process does not run in timed mode, or the file cannot be written.
+    """
+    name = b"" if path is None else os.fsencode(path)
+    if library().simcudaRecordTimeline(name) != 0:
+        raise SimulationError(f"cannot write {path}, or this process has no virtual time")
+
+
+def _virtual(nanoseconds: int) -> int:
+    """What the library says, unless it says that it cannot."""
+    if nanoseconds < 0:
+        raise SimulationError('no virtual time here: it needs kernels="timed", and that device')
+    return nanoseconds
 
 
 def _text(function: str) -> str:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from simcuda import cards
 from simcuda.control import SimulationError
 
 _CHOICES = {
-    "kernels": ("inline", "async"),
+    "kernels": ("inline", "async", "timed"),
     "schedule": (None, "early", "late", "split"),
 }
 _SIZE = re.compile(r"[0-9]{1,18}[KMGT]?")
@@ -20,27 +21,33 @@ _FAULTS = re.compile(r"[A-Za-z_0-9]+:[0-9]+-?(,[A-Za-z_0-9]+:[0-9]+-?)*")
 def environment(
     build_dir: str | os.PathLike[str],
     *,
-    capacity: int | str,
+    capacity: int | str | None = None,
     devices: int = 1,
     kernels: str = "inline",
+    card: str | None = None,
+    timeline: str | os.PathLike[str] | None = None,
     copy_bandwidth: int | None = None,
     schedule: str | None = None,
     faults: str | None = None,
-    poison: bool = True,
+    poison: int = 2,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Environment variables for a child process that shall see simulated devices.
 
     Args:
         build_dir: what build.py was given as --out.
-        capacity: memory of each device, in bytes, or text such as "64M".
+        capacity: memory of each device, in bytes, or text such as "64M"; by default the card's, or
+            1 GiB without a card.
         devices: how many there are, 1 to 16.
         kernels: "inline" computes kernels on the calling thread, "async" on their stream's worker
-            while the host runs ahead.
+            while the host runs ahead; "timed" computes nothing: work takes virtual time.
+        card: whose times to take, a name in cards.json; for kernels="timed", which needs one.
+        timeline: file to write what the devices do and when; with kernels="timed" only.
         copy_bandwidth: bytes per second each way between host and device; None is unlimited.
         schedule: None runs work as it comes; "early", "late" and "split" see the README.
         faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
-        poison: fill fresh and freed device memory, and blocks PyTorch's allocator hands out.
+        poison: 0 for none; 1 fills fresh and freed device memory; 2 also blocks that PyTorch's
+            allocator hands out, on the stream that asked for them.
         base: the environment to add to; the current one by default.
 
     Raises:
@@ -51,6 +58,9 @@ def environment(
         raise SimulationError(f"no simulated device in {build_dir}: run build.py --out {build_dir}")
     _check_choice("kernels", kernels)
     _check_choice("schedule", schedule)
+    if poison not in (0, 1, 2):
+        raise SimulationError(f"poison={poison} is not valid: expected 0, 1 or 2")
+    _check_timed(kernels, card, timeline, schedule, copy_bandwidth)
     if not 1 <= devices <= 16:
         raise SimulationError(f"devices={devices} is not valid: expected 1 to 16")
     if faults and not _FAULTS.fullmatch(faults):
@@ -62,10 +72,16 @@ def environment(
     _prepend(result, "LD_PRELOAD", preload)
     _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
+    if capacity is None:
+        capacity = int(cards.card(card)["memory"]) if card else "1G"
     result["SIMCUDA_CAPACITY"] = _size("capacity", capacity)
     result["SIMCUDA_DEVICES"] = str(devices)
     result["SIMCUDA_KERNELS"] = kernels
-    result["SIMCUDA_POISON"] = "2" if poison else "0"
+    if card:
+        result["SIMCUDA_CARD"] = cards.describe(card)
+    if timeline is not None:
+        result["SIMCUDA_TIMELINE"] = str(Path(timeline).resolve())
+    result["SIMCUDA_POISON"] = str(poison)
     if copy_bandwidth is not None:
         result["SIMCUDA_COPY_BANDWIDTH"] = _size("copy_bandwidth", copy_bandwidth)
     if schedule is not None:
@@ -82,6 +98,25 @@ def _check_choice(name: str, value: str | None) -> None:
     if value not in _CHOICES[name]:
         expected = ", ".join(str(choice) for choice in _CHOICES[name])
         raise SimulationError(f"{name}={value!r} is not valid: expected one of {expected}")
+
+
+def _check_timed(
+    kernels: str,
+    card: str | None,
+    timeline: str | os.PathLike[str] | None,
+    schedule: str | None,
+    copy_bandwidth: int | None,
+) -> None:
+    """Virtual time needs a card; the rest knows nothing of it."""
+    if kernels == "timed":
+        if card is None:
+            raise SimulationError(
+                f'kernels="timed" needs a card: one of {", ".join(cards.names())}'
+            )
+        if schedule is not None or copy_bandwidth is not None:
+            raise SimulationError('schedule and copy_bandwidth mean nothing with kernels="timed"')
+    elif card is not None or timeline is not None:
+        raise SimulationError('card and timeline need kernels="timed"')
 
 
 def _size(name: str, value: int | str) -> str:

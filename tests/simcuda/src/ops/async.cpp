@@ -4,12 +4,10 @@
 // soon as the host goes on, as with a kernel on a card.
 #include "async.h"
 
-#include <ATen/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +16,7 @@
 #include "../simcuda.h"
 #include "compute.h"
 #include "outputs.h"
+#include "shapes.h"
 #include "values.h"
 
 namespace simcuda {
@@ -32,105 +31,6 @@ const std::set<std::string>& synchronous() {
       "aten::masked_select",    "aten::nonzero",
   };
   return names;
-}
-
-// Operators found to have no meta kernel, so as not to try each time.
-class WithoutMeta {
- public:
-  bool holds(const c10::OperatorName& name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return names_.count(c10::toString(name)) != 0;
-  }
-  void add(const c10::OperatorName& name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    names_.insert(c10::toString(name));
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<std::string> names_;
-};
-
-WithoutMeta& without_meta() {
-  static auto* all = new WithoutMeta;
-  return *all;
-}
-
-bool starts_with(const std::string& text, const char* prefix) {
-  return text.rfind(prefix, 0) == 0;
-}
-
-// In-place operators on lists never change a shape, and are asked for often.
-bool is_plain_in_place(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  return name.back() == '_' &&
-         (starts_with(name, "aten::_foreach") ||
-          starts_with(name, "aten::_fused") || starts_with(name, "aten::_amp"));
-}
-
-at::Tensor to_meta(const at::Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.dim() == 0) {
-    return tensor;  // a number next to CUDA tensors stays one
-  }
-  at::Tensor meta(at::detail::empty_strided_meta(
-      tensor.sizes(), tensor.strides(), tensor.scalar_type()));
-  meta._set_conj(tensor.is_conj());
-  meta._set_neg(tensor.is_neg());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return meta;
-}
-
-struct Shapes {
-  std::vector<c10::IValue> arguments;  // after the call
-  torch::jit::Stack results;
-};
-
-// False when the meta kernel cannot tell; the computation then tells, or raises
-// the error.
-bool find_shapes(const c10::OperatorHandle& op,
-                 c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
-  if (without_meta().holds(op.operator_name())) {
-    return false;
-  }
-  BelowEverything guard;
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isDevice()) {
-      shapes.arguments.emplace_back(c10::Device(c10::kMeta));
-    } else if (argument.isGenerator()) {
-      shapes.arguments.emplace_back();
-    } else {
-      shapes.arguments.push_back(map_tensors(argument, to_meta));
-    }
-  }
-  shapes.results = shapes.arguments;
-  try {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),
-                       &shapes.results);
-  } catch (const c10::NotImplementedError&) {
-    without_meta().add(op.operator_name());
-    return false;
-  } catch (const std::exception&) {
-    return false;
-  }
-  return true;
-}
-
-// Gives written tensors the shapes that the operator will give them.
-void resize_written(const c10::FunctionSchema& schema,
-                    c10::ArrayRef<c10::IValue> arguments,
-                    c10::ArrayRef<c10::IValue> shapes) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!is_written(schema.arguments()[i]) || !arguments[i].isTensor()) {
-      continue;
-    }
-    const at::Tensor& tensor = arguments[i].toTensor();
-    const at::Tensor& shape = shapes[i].toTensor();
-    if (tensor.defined() && tensor.sizes() != shape.sizes()) {
-      give_shape(tensor, shape);
-    }
-  }
 }
 
 // One queued computation.

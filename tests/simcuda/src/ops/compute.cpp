@@ -65,27 +65,32 @@ Computation::Computation(const c10::OperatorHandle& op,
   }
 }
 
-void Computation::run() {
+void run_on_cpu(const c10::OperatorHandle& op, at::Generator generator,
+                torch::jit::Stack& stack) {
   BelowEverything guard;
-  stack_.assign(arguments_.begin(), arguments_.end());
-  const auto& parameters = op_.schema().arguments();
-  for (size_t i = 0; generator_.defined() && i < parameters.size(); ++i) {
+  const auto& parameters = op.schema().arguments();
+  for (size_t i = 0; generator.defined() && i < parameters.size(); ++i) {
     if (parameters[i].name() == "generator") {
-      stack_[i] = generator_;
+      stack[i] = generator;
     }
   }
-  std::swap(call_generator(), generator_);
+  std::swap(call_generator(), generator);
   try {
-    if (const BoxedFunction f = find_handwritten(op_.operator_name())) {
-      f(&stack_);
+    if (const BoxedFunction f = find_handwritten(op.operator_name())) {
+      f(&stack);
     } else {
-      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
     }
   } catch (...) {
-    std::swap(call_generator(), generator_);
+    std::swap(call_generator(), generator);
     throw;
   }
-  std::swap(call_generator(), generator_);
+  std::swap(call_generator(), generator);
+}
+
+void Computation::run() {
+  stack_.assign(arguments_.begin(), arguments_.end());
+  run_on_cpu(op_, generator_, stack_);
 }
 
 }  // namespace simcuda

@@ -47,4 +47,9 @@ class BelowEverything {
 
 bool can_compute(const c10::OperatorHandle& op);
 
+// Replaces the arguments on the stack, CPU tensors, by the results. A random
+// operator draws from the generator.
+void run_on_cpu(const c10::OperatorHandle& op, at::Generator generator,
+                torch::jit::Stack& stack);
+
 }  // namespace simcuda

@@ -10,6 +10,7 @@
 #include "compute.h"
 #include "outputs.h"
 #include "placement.h"
+#include "timed.h"
 #include "values.h"
 
 namespace simcuda {
@@ -37,7 +38,8 @@ void simulate_inline(const c10::OperatorHandle& op,
 }  // namespace
 
 void simulate(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(can_compute(op), op.operator_name(),
+  static const bool timed = simcudaIsTimed() != 0;
+  TORCH_CHECK_NOT_IMPLEMENTED(timed || can_compute(op), op.operator_name(),
                               " is not simulated: it exists for CUDA only");
   const size_t count = op.schema().arguments().size();
   const std::vector<c10::IValue> arguments(
@@ -46,7 +48,9 @@ void simulate(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::cuda::CUDAGuard guard(device);
   const auto stream = c10::cuda::getCurrentCUDAStream(device.index());
   torch::jit::Stack results;
-  if (!simulate_async(op, arguments, stream, results)) {
+  if (timed) {
+    simulate_timed(op, arguments, stream, results);
+  } else if (!simulate_async(op, arguments, stream, results)) {
     simulate_inline(op, arguments, stream, results);
   }
   torch::jit::drop(*stack, count);

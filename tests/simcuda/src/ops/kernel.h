@@ -6,7 +6,8 @@
 namespace simcuda {
 
 // Computes `op` on the current stream of its tensors' device: at once, having
-// waited for the stream, or on the stream's worker (SIMCUDA_KERNELS).
+// waited for the stream, or on the stream's worker, or in virtual time only
+// (SIMCUDA_KERNELS).
 void simulate(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace simcuda

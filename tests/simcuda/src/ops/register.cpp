@@ -69,6 +69,9 @@ void copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (to.device() == from.device() && !is_plain_copy(to, from)) {
     return simulate(op, stack);
   }
+  if (simcudaIsTimed() != 0) {
+    simcudaSpendOperation();
+  }
   const bool non_blocking = torch::jit::peek(*stack, 2, 3).toBool();
   at::native::copy_(const_cast<at::Tensor&>(to), from, non_blocking);
   torch::jit::drop(*stack, 3);

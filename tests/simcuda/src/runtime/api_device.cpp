@@ -8,6 +8,7 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "card.h"
 #include "config.h"
 #include "device.h"
 #include "memory.h"
@@ -18,20 +19,31 @@ namespace {
 
 thread_local int device_of_thread = 0;
 
-// A card of compute capability 8.0: new enough for every attention kernel, and
-// not one for which PyTorch prefers cuDNN's.
-constexpr int kMajor = 8;
-constexpr int kMinor = 0;
-constexpr int kProcessors = 108;
+// Of the card in timed mode. Otherwise compute capability 8.0: new enough for
+// every attention kernel, and not one for which PyTorch prefers cuDNN's.
+struct Kind {
+  std::string name = "Simulated CUDA device";
+  int major = 8;
+  int minor = 0;
+  int processors = 108;
+};
+
+const Kind& kind() {
+  static const Kind* k =
+      timed() ? new Kind{card().name + " (simulated)", card().major,
+                         card().minor, card().processors}
+              : new Kind;
+  return *k;
+}
 
 int attribute(cudaDeviceAttr attribute) {
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-      return kMajor;
+      return kind().major;
     case cudaDevAttrComputeCapabilityMinor:
-      return kMinor;
+      return kind().minor;
     case cudaDevAttrMultiProcessorCount:
-      return kProcessors;
+      return kind().processors;
     case cudaDevAttrWarpSize:
       return 32;
     case cudaDevAttrMaxThreadsPerBlock:
@@ -67,7 +79,7 @@ int attribute(cudaDeviceAttr attribute) {
 cudaDeviceProp properties(int device) {
   cudaDeviceProp p;
   std::memset(&p, 0, sizeof(p));
-  std::snprintf(p.name, sizeof(p.name), "Simulated CUDA device");
+  std::snprintf(p.name, sizeof(p.name), "%s", kind().name.c_str());
   std::memcpy(p.uuid.bytes, "simcuda device 0", sizeof(p.uuid.bytes));
   p.uuid.bytes[15] = static_cast<char>('0' + device);
   p.totalGlobalMem = config().capacity;
@@ -82,9 +94,9 @@ cudaDeviceProp properties(int device) {
   constexpr int kGrid[] = {2147483647, 65535, 65535};
   std::copy_n(kBlock, 3, p.maxThreadsDim);
   std::copy_n(kGrid, 3, p.maxGridSize);
-  p.major = kMajor;
-  p.minor = kMinor;
-  p.multiProcessorCount = kProcessors;
+  p.major = kind().major;
+  p.minor = kind().minor;
+  p.multiProcessorCount = kind().processors;
   p.maxThreadsPerMultiProcessor = 2048;
   p.maxBlocksPerMultiProcessor = 32;
   p.l2CacheSize = 40 << 20;

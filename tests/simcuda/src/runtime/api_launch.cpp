@@ -57,10 +57,13 @@ cudaError_t sleep_on(cudaStream_t handle, int64_t cycles) {
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  stream->enqueue(TaskKind::Kernel, [cycles] {
-    std::this_thread::sleep_for(
-        std::chrono::nanoseconds(cycles * 1'000'000'000 / kClock));
-  });
+  const int64_t nanoseconds = cycles * 1'000'000'000 / kClock;
+  stream->enqueue({TaskKind::Kernel,
+                   [nanoseconds] {
+                     std::this_thread::sleep_for(
+                         std::chrono::nanoseconds(nanoseconds));
+                   },
+                   sleep_cost(nanoseconds)});
   return cudaSuccess;
 }
 

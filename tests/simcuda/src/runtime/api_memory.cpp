@@ -5,15 +5,23 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "card.h"
 #include "config.h"
 #include "copy.h"
 #include "device.h"
 #include "memory.h"
 #include "stream.h"
+#include "timing.h"
 
 using namespace simcuda;
 
 namespace {
+
+void spend_page_locking(size_t bytes) {
+  if (timed()) {
+    timing::spend(card().page_locking(bytes));
+  }
+}
 
 cudaError_t copy_on(void* to, const void* from, size_t bytes,
                     cudaMemcpyKind kind, cudaStream_t handle) {
@@ -38,16 +46,17 @@ cudaError_t set_on(void* address, int value, size_t bytes,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  const Range range = find_range(address);
+  const Range range = find_range(address, bytes);
   if (bytes == 0) {
     return cudaSuccess;
   }
   if (range.place == Place::Pageable || !range.holds(address, bytes)) {
     return cudaErrorInvalidValue;
   }
-  stream->enqueue(TaskKind::Kernel, [address, value, bytes] {
-    std::memset(address, value, bytes);
-  });
+  stream->enqueue(
+      {TaskKind::Kernel,
+       [address, value, bytes] { std::memset(address, value, bytes); },
+       traffic_cost(bytes, "fill")});
   return cudaSuccess;
 }
 
@@ -97,7 +106,7 @@ SIMCUDA_API cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
   if (!stream || owner(address) < 0) {
     return report(cudaErrorInvalidValue);
   }
-  stream->enqueue(TaskKind::Control, [address] { free_device(address); });
+  stream->enqueue({TaskKind::Control, [address] { free_device(address); }});
   return cudaSuccess;
 }
 
@@ -112,6 +121,7 @@ SIMCUDA_API cudaError_t cudaHostAlloc(void** address, size_t bytes,
                                       unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
   *address = allocate_page_locked(bytes);
+  spend_page_locking(bytes);
   return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -132,6 +142,7 @@ SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
 SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
                                          unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
+  spend_page_locking(bytes);
   return report(register_page_locked(address, bytes)
                     ? cudaSuccess
                     : cudaErrorHostMemoryAlreadyRegistered);

@@ -174,7 +174,7 @@ SIMCUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle,
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
   }
-  stream->enqueue(TaskKind::Control, [function, data] { function(data); })
+  stream->enqueue({TaskKind::Control, [function, data] { function(data); }})
       .demand();
   return cudaSuccess;
 }
@@ -188,7 +188,8 @@ SIMCUDA_API cudaError_t cudaStreamAddCallback(cudaStream_t handle,
     return report(cudaErrorInvalidResourceHandle);
   }
   stream
-      ->enqueue(TaskKind::Control, [=] { function(handle, cudaSuccess, data); })
+      ->enqueue(
+          {TaskKind::Control, [=] { function(handle, cudaSuccess, data); }})
       .demand();
   return cudaSuccess;
 }

@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "../simcuda.h"
+#include "card.h"
 #include "config.h"
+#include "timing.h"
 
 namespace simcuda {
 namespace {
@@ -61,7 +63,8 @@ std::string parse(const std::string& plan, Plan& faults) {
 
 // Declares every function that a plan may name, with the error it then gives.
 void declare() {
-  for (const char* name : {"cudaMalloc", "cudaHostAlloc", "cudaMallocAsync"}) {
+  for (const char* name : {"cudaMalloc", "cudaHostAlloc", "cudaMallocAsync",
+                           "cuMemCreate", "cuMemAddressReserve"}) {
     function(name, cudaErrorMemoryAllocation);
   }
   for (const char* name :
@@ -108,7 +111,7 @@ size_t give(const std::string& text, char* out, size_t size) {
 }  // namespace
 
 Function::Function(const char* name_, cudaError_t fault_)
-    : name(name_), fault(fault_) {}
+    : name(name_), fault(fault_), takes(timed() ? card().call(name_) : 0) {}
 
 cudaError_t Function::count() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -167,7 +170,13 @@ bool forked() {
 
 cudaError_t enter_thread(Function& function) {
   ensure_started();
-  return forked() ? cudaErrorInitializationError : function.count();
+  if (forked()) {
+    return cudaErrorInitializationError;
+  }
+  if (function.takes > 0) {
+    timing::spend(function.takes);
+  }
+  return function.count();
 }
 
 cudaError_t enter(Function& function) {

@@ -32,6 +32,7 @@ class Function {
 
   const char* const name;
   const cudaError_t fault;  // what an injected failure returns
+  const int64_t takes;      // host time of a call, in virtual nanoseconds
 
   void plan(std::vector<Fault> faults);  // replaces the plan; counts from now
   uint64_t calls() const;                // since the process started

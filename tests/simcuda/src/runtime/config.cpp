@@ -55,9 +55,11 @@ Config read() {
     refuse("SIMCUDA_DEVICES", std::to_string(devices), "1 to 16");
   }
   c.devices = static_cast<int>(devices);
-  c.async =
-      get_choice<bool>("SIMCUDA_KERNELS", "inline",
-                       {{"inline", false}, {"async", true}}, "inline or async");
+  c.kernels = get_choice<Kernels>("SIMCUDA_KERNELS", "inline",
+                                  {{"inline", Kernels::Inline},
+                                   {"async", Kernels::Async},
+                                   {"timed", Kernels::Timed}},
+                                  "inline, async or timed");
   c.copy_bandwidth = get_size("SIMCUDA_COPY_BANDWIDTH", "0");
   c.schedule = get_choice<Schedule>("SIMCUDA_SCHEDULE", "none",
                                     {{"none", Schedule::AsTheyCome},
@@ -67,6 +69,11 @@ Config read() {
                                     "early, late or split");
   c.poison = get_choice<int>("SIMCUDA_POISON", "2",
                              {{"0", 0}, {"1", 1}, {"2", 2}}, "0, 1 or 2");
+  if (c.kernels == Kernels::Timed) {
+    c.poison = 0;  // there is no data
+  }
+  c.card = get("SIMCUDA_CARD", "");
+  c.timeline = get("SIMCUDA_TIMELINE", "");
   c.faults = get("SIMCUDA_FAULTS", "");
   return c;
 }

@@ -35,8 +35,8 @@ SIMCUDA_API cudaError_t simcudaLaunch(cudaStream_t handle, int device,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  stream->enqueue(TaskKind::Kernel,
-                  [owned] { owned->task.run(owned->task.context); });
+  stream->enqueue(
+      {TaskKind::Kernel, [owned] { owned->task.run(owned->task.context); }});
   return sticky();
 }
 
@@ -56,13 +56,18 @@ SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t handle,
                                int device) {
   const auto stream = find_stream(handle, device);
   if (stream && !forked()) {
-    stream->enqueue(TaskKind::Kernel,
-                    [address, bytes] { fill_pattern(address, bytes, kFreed); });
+    stream->enqueue({TaskKind::Kernel, [address, bytes] {
+                       fill_pattern(address, bytes, kFreed);
+                     }});
   }
 }
 
 SIMCUDA_API int simcudaIsAsync() {
-  return config().async ? 1 : 0;
+  return config().kernels == Kernels::Async ? 1 : 0;
+}
+
+SIMCUDA_API int simcudaIsTimed() {
+  return timed() ? 1 : 0;
 }
 
 SIMCUDA_API int simcudaPoisonLevel() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "zeros.h"
 
 namespace simcuda {
 namespace {
@@ -56,10 +57,10 @@ Mark queue(Stream& on, Engine& engine, void* to, const void* from, size_t bytes,
     const size_t end = bytes * (i + 1) / pieces;
     auto* piece_to = static_cast<char*>(to) + begin;
     const auto* piece_from = static_cast<const char*>(from) + begin;
-    last = on.enqueue(i == 0 ? TaskKind::Copy : TaskKind::CopyRest,
-                      [&engine, piece_to, piece_from, n = end - begin, keep] {
-                        transfer(engine, piece_to, piece_from, n);
-                      });
+    last = on.enqueue({i == 0 ? TaskKind::Copy : TaskKind::CopyRest,
+                       [&engine, piece_to, piece_from, n = end - begin, keep] {
+                         transfer(engine, piece_to, piece_from, n);
+                       }});
   }
   return last;
 }
@@ -101,6 +102,24 @@ void download(void* to, const void* from, size_t bytes, const Range& target,
   }
 }
 
+// In virtual time: moves nothing. Pageable memory holds the host up until the
+// copy is done, unless the driver can stage all of it.
+void cross(Part direction, void* to, size_t bytes, const Range& host,
+           Stream& on, Engine& engine) {
+  constexpr size_t kStaged = 64 << 10;  // CUDA's API synchronization behavior
+  engine.bytes += bytes;
+  const bool page_locked = host.place == Place::PageLocked;
+  const bool out = direction == Part::DeviceToHost;
+  const Mark done = on.enqueue(
+      {TaskKind::Copy, {}, copy_cost(direction, bytes, page_locked)});
+  if (out) {
+    write_zeros(to, bytes);
+  }
+  if (!page_locked && (out || bytes > kStaged)) {
+    done.wait();
+  }
+}
+
 }  // namespace
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
@@ -108,8 +127,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
   if (bytes == 0) {
     return cudaSuccess;
   }
-  const Range target = find_range(to);
-  const Range source = find_range(from);
+  const Range target = find_range(to, bytes);
+  const Range source = find_range(from, bytes);
   const bool to_device = target.place == Place::Device;
   const bool from_device = source.place == Place::Device;
   if (!kind_fits(kind, from_device, to_device) || !target.holds(to, bytes) ||
@@ -117,8 +136,18 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
     return cudaErrorInvalidValue;
   }
   if (from_device && to_device) {
-    on.enqueue(TaskKind::Copy,
-               [to, from, bytes] { std::memmove(to, from, bytes); });
+    // Without access to each other, devices copy through the host.
+    const bool same = source.device == target.device;
+    on.enqueue({TaskKind::Copy,
+                [to, from, bytes] { std::memmove(to, from, bytes); },
+                same ? traffic_cost(2 * bytes, "copy")
+                     : copy_cost(Part::DeviceToHost, bytes, true)});
+  } else if (timed() && to_device) {
+    cross(Part::HostToDevice, to, bytes, source, on,
+          engine(target.device, HostToDevice));
+  } else if (timed() && from_device) {
+    cross(Part::DeviceToHost, to, bytes, target, on,
+          engine(source.device, DeviceToHost));
   } else if (to_device) {
     upload(to, from, bytes, source, on, engine(target.device, HostToDevice));
   } else if (from_device) {

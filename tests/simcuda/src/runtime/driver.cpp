@@ -68,7 +68,7 @@ SIMCUDA_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return valid_device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// Nothing optional is offered: no virtual memory management, no fabric.
+// Nothing optional is offered: no fabric, no memory shared between processes.
 SIMCUDA_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute,
                                           CUdevice device) {
   *value = 0;

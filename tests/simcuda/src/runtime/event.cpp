@@ -23,14 +23,8 @@ Events& events() {
 Event::Event(int device_, bool timed_) : timed(timed_), device(device_) {}
 
 void Event::record(Stream& stream) {
-  std::shared_ptr<Clock::time_point> time;
-  Mark mark;
-  if (timed) {
-    time = std::make_shared<Clock::time_point>();
-    mark = stream.enqueue(TaskKind::Control, [time] { *time = Clock::now(); });
-  } else {
-    mark = stream.tail();
-  }
+  auto time = std::make_shared<int64_t>(0);
+  Mark mark = timed ? stream.stamp(time) : stream.tail();
   std::lock_guard<std::mutex> lock(mutex_);
   mark_ = std::move(mark);
   time_ = std::move(time);
@@ -47,8 +41,7 @@ bool Event::recorded() const {
 
 float Event::milliseconds_since(const Event& start) const {
   std::scoped_lock lock(mutex_, start.mutex_);
-  return std::chrono::duration<float, std::milli>(*time_ - *start.time_)
-      .count();
+  return static_cast<float>(static_cast<double>(*time_ - *start.time_) / 1e6);
 }
 
 std::shared_ptr<Event> find_event(cudaEvent_t handle) {

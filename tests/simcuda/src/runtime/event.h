@@ -3,7 +3,6 @@
 
 #include <driver_types.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -25,11 +24,9 @@ class Event {
   bool recorded() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   mutable std::mutex mutex_;
   Mark mark_;
-  std::shared_ptr<Clock::time_point> time_;  // written by the stream's worker
+  std::shared_ptr<int64_t> time_;  // nanoseconds, set when it is reached
 };
 
 std::shared_ptr<Event> find_event(cudaEvent_t handle);

@@ -69,6 +69,17 @@ struct Memory {
     return true;
   }
 
+  // False when the device has too little left.
+  bool take(int device, uint64_t bytes) {
+    Count& count = devices[static_cast<size_t>(device)];
+    const uint64_t capacity = config().capacity;
+    if (bytes > capacity || count.now > capacity - bytes) {
+      return false;
+    }
+    count.add(bytes);
+    return true;
+  }
+
   void forget_oldest() {
     munmap(freed.front().address, freed.front().bytes);
     freed_bytes -= freed.front().bytes;
@@ -81,34 +92,75 @@ Memory& memory() {
   return *m;
 }
 
-void* map_pages(size_t bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+// In timed mode memory is address space. What is on the device is never
+// touched; what is on the host may be, reads as zero, and takes memory only
+// where the program writes to it.
+void* map_pages(size_t bytes, Place place) {
+  const int access =
+      timed() && place == Place::Device ? PROT_NONE : PROT_READ | PROT_WRITE;
+  const int reserve = timed() ? MAP_NORESERVE : 0;
+  void* address = mmap(nullptr, bytes, access,
+                       MAP_PRIVATE | MAP_ANONYMOUS | reserve, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
 
 }  // namespace
 
-Range find_range(const void* address) {
+Range find_range(const void* address, size_t bytes) {
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
-  const auto found = m.find(number(address));
-  return found == m.ranges.end() ? Range{} : found->second;
+  auto found = m.find(number(address));
+  if (found == m.ranges.end()) {
+    return Range{};
+  }
+  Range range = found->second;
+  const uintptr_t end = number(address) + bytes;
+  while (range.mapped && range.base + range.bytes < end) {
+    const auto next = m.ranges.find(range.base + range.bytes);
+    if (next == m.ranges.end() || !next->second.mapped ||
+        next->second.device != range.device) {
+      break;
+    }
+    range.bytes += next->second.bytes;
+  }
+  return range;
+}
+
+bool take_memory(int device, size_t bytes) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  return m.take(device, bytes);
+}
+
+void give_back_memory(int device, size_t bytes) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  m.devices[static_cast<size_t>(device)].now -= bytes;
+}
+
+void add_mapped(int device, void* address, size_t bytes) {
+  if (config().poison > 0) {
+    fill_pattern(address, bytes, kFresh);
+  }
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  m.ranges[number(address)] =
+      Range{Place::Device, device, number(address), bytes, true};
+}
+
+void remove_mapped(void* address) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  m.ranges.erase(number(address));
 }
 
 void* allocate_device(int device, size_t bytes) {
   const size_t rounded = round_up(bytes);
   Memory& m = memory();
-  {
-    std::lock_guard<std::mutex> lock(m.mutex);
-    Count& count = m.devices[static_cast<size_t>(device)];
-    const uint64_t capacity = config().capacity;
-    if (rounded > capacity || count.now > capacity - rounded) {
-      return nullptr;
-    }
-    count.add(rounded);
+  if (!take_memory(device, rounded)) {
+    return nullptr;
   }
-  void* address = map_pages(rounded);
+  void* address = map_pages(rounded, Place::Device);
   std::lock_guard<std::mutex> lock(m.mutex);
   if (address == nullptr) {
     m.devices[static_cast<size_t>(device)].now -= rounded;
@@ -118,7 +170,7 @@ void* allocate_device(int device, size_t bytes) {
     fill_pattern(address, rounded, kFresh);
   }
   m.ranges[number(address)] =
-      Range{Place::Device, device, number(address), rounded};
+      Range{Place::Device, device, number(address), rounded, false};
   return address;
 }
 
@@ -126,7 +178,8 @@ bool free_device(void* address) {
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
   const auto found = m.ranges.find(number(address));
-  if (found == m.ranges.end() || found->second.place != Place::Device) {
+  if (found == m.ranges.end() || found->second.place != Place::Device ||
+      found->second.mapped) {
     return false;
   }
   const Range range = found->second;
@@ -154,7 +207,7 @@ int owner(const void* address) {
 
 void* allocate_page_locked(size_t bytes) {
   const size_t rounded = round_up(std::max<size_t>(bytes, 1));
-  void* address = map_pages(rounded);
+  void* address = map_pages(rounded, Place::PageLocked);
   if (address == nullptr) {
     return nullptr;
   }
@@ -165,7 +218,7 @@ void* allocate_page_locked(size_t bytes) {
   }
   m.page_locked.add(rounded);
   m.ranges[number(address)] =
-      Range{Place::PageLocked, -1, number(address), rounded};
+      Range{Place::PageLocked, -1, number(address), rounded, false};
   return address;
 }
 
@@ -190,7 +243,7 @@ bool register_page_locked(void* address, size_t bytes) {
     return false;
   }
   m.page_locked.add(bytes);
-  m.ranges[base] = Range{Place::PageLocked, -1, base, bytes};
+  m.ranges[base] = Range{Place::PageLocked, -1, base, bytes, false};
   return true;
 }
 

@@ -16,7 +16,8 @@ struct Range {
   Place place = Place::Pageable;
   int device = -1;  // owner, -1 for host memory
   uintptr_t base = 0;
-  size_t bytes = 0;  // 0: unknown, for pageable memory
+  size_t bytes = 0;     // 0: unknown, for pageable memory
+  bool mapped = false;  // by the driver, see virtual_memory.h
 
   bool holds(const void* address, size_t n) const {
     return place == Place::Pageable ||
@@ -24,7 +25,8 @@ struct Range {
   }
 };
 
-Range find_range(const void* address);
+// Mapped ranges that follow each other count as one, as far as `bytes`.
+Range find_range(const void* address, size_t bytes = 1);
 
 // nullptr when the device has too little memory left.
 void* allocate_device(int device, size_t bytes);
@@ -33,6 +35,12 @@ void* allocate_device(int device, size_t bytes);
 bool free_device(void* address);
 // The device that owns this allocation, or -1.
 int owner(const void* address);
+
+// For virtual_memory.h: memory without an address, and where it is mapped.
+bool take_memory(int device, size_t bytes);
+void give_back_memory(int device, size_t bytes);
+void add_mapped(int device, void* address, size_t bytes);
+void remove_mapped(void* address);
 
 void* allocate_page_locked(size_t bytes);
 bool free_page_locked(void* address);

@@ -1,15 +1,13 @@
 #include "stream.h"
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 
-#include <algorithm>
-#include <exception>
 #include <map>
-#include <thread>
+#include <mutex>
 #include <utility>
 
-#include "calls.h"
+#include "timed_stream.h"
+#include "worker_stream.h"
 
 namespace simcuda {
 namespace {
@@ -46,12 +44,19 @@ Streams& streams() {
   return *all;
 }
 
+std::shared_ptr<Stream> make_stream(int device, bool implicit, int priority) {
+  if (timed()) {
+    return std::make_shared<TimedStream>(device, implicit, priority);
+  }
+  return std::make_shared<WorkerStream>(device, implicit, priority);
+}
+
 std::shared_ptr<Stream> legacy_stream(int device) {
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);
   auto& stream = all.legacy[device];
   if (!stream) {
-    stream = std::make_shared<Stream>(device, true, 0);
+    stream = make_stream(device, true, 0);
   }
   return stream;
 }
@@ -60,7 +65,7 @@ std::shared_ptr<Stream> thread_stream(int device) {
   thread_local std::map<int, std::shared_ptr<Stream>> mine;
   auto& stream = mine[device];
   if (!stream) {
-    stream = std::make_shared<Stream>(device, true, 0);
+    stream = make_stream(device, true, 0);
     Streams& all = streams();
     std::lock_guard<std::mutex> lock(all.mutex);
     all.per_thread.push_back(stream);
@@ -96,15 +101,21 @@ void Mark::demand() const {
 Stream::Stream(int device_, bool implicit_, int priority_)
     : device(device_), implicit(implicit_), priority(priority_) {}
 
-Mark Stream::enqueue(TaskKind kind, std::function<void()> work) {
+Mark Stream::enqueue(Task task) {
   join_implicitly();
-  push(kind, std::move(work));
+  push(std::move(task));
+  return own_tail();
+}
+
+Mark Stream::stamp(std::shared_ptr<int64_t> when) {
+  join_implicitly();
+  push_stamp(std::move(when));
   return own_tail();
 }
 
 void Stream::wait_for(const Mark& mark) {
   if (mark.stream.get() != this && !mark.reached()) {
-    push(TaskKind::Control, [mark] { mark.wait(); });
+    push_wait(mark);
   }
 }
 
@@ -114,8 +125,7 @@ Mark Stream::tail() {
 }
 
 Mark Stream::own_tail() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return {shared_from_this(), last_};
+  return {shared_from_this(), last()};
 }
 
 // The legacy default stream waits for every blocking stream of its device, and
@@ -135,84 +145,6 @@ void Stream::join_implicitly() {
   }
 }
 
-void Stream::push(TaskKind kind, std::function<void()> work) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (queue_.size() >= kDepth) {
-    demand_ = std::max(demand_, last_);
-    wake_worker_.notify_one();
-    wake_waiters_.wait(lock, [this] { return queue_.size() < kDepth; });
-  }
-  queue_.push_back({kind, std::move(work)});
-  ++last_;
-  start_worker();
-  wake_worker_.notify_one();
-}
-
-void Stream::start_worker() {
-  if (!std::exchange(has_worker_, true)) {
-    // Detached: it lives as long as its stream's handle, and owns the stream.
-    std::thread([self = shared_from_this()] {
-      pthread_setname_np(pthread_self(), "simcuda");
-      self->work();
-    }).detach();
-  }
-}
-
-bool Stream::has_ended() const {
-  return closed_ && queue_.empty();
-}
-
-void Stream::close() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = true;
-  demand_ = last_;
-  wake_worker_.notify_one();
-}
-
-bool Stream::may_run() const {
-  return !queue_.empty() &&
-         (!config().delays(queue_.front().kind) || demand_ > done_.load());
-}
-
-void Stream::work() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    wake_worker_.wait(lock, [this] { return may_run() || has_ended(); });
-    if (has_ended()) {
-      return;
-    }
-    Task task = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    try {
-      task.work();
-    } catch (const std::exception& error) {
-      stick(cudaErrorAssert, error.what());
-    }
-    task.work = nullptr;  // releases what it held before anybody goes on
-    lock.lock();
-    ++done_;
-    wake_waiters_.notify_all();
-  }
-}
-
-void Stream::wait(uint64_t number) {
-  if (reached(number)) {
-    return;
-  }
-  demand(number);
-  std::unique_lock<std::mutex> lock(mutex_);
-  wake_waiters_.wait(lock, [&] { return reached(number); });
-}
-
-void Stream::demand(uint64_t number) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (number > demand_) {
-    demand_ = number;
-    wake_worker_.notify_one();
-  }
-}
-
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device) {
   if (handle == nullptr || handle == cudaStreamLegacy) {
     return legacy_stream(device);
@@ -228,7 +160,7 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device) {
 
 cudaStream_t create_stream(int device, unsigned flags, int priority) {
   const bool implicit = (flags & cudaStreamNonBlocking) == 0;
-  auto stream = std::make_shared<Stream>(device, implicit, priority);
+  auto stream = make_stream(device, implicit, priority);
   const auto handle = reinterpret_cast<cudaStream_t>(stream.get());
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);

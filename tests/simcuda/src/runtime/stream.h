@@ -1,20 +1,17 @@
-// Streams are queues, each with a worker thread of its own. Nothing else orders
-// work: a wait that the program forgot is not made up for, and is seen as wrong
-// data.
+// Streams order work: a wait that the program forgot is not made up for. What
+// work is differs: a worker thread runs it (worker_stream.h), or it takes
+// virtual time (timed_stream.h).
 #pragma once
 
 #include <driver_types.h>
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "config.h"
+#include "cost.h"
 
 namespace simcuda {
 
@@ -32,12 +29,23 @@ struct Mark {
   void demand() const;
 };
 
+struct Task {
+  TaskKind kind;
+  // Run when it is the task's turn; in virtual time only Control tasks are, at
+  // once. An exception sticks to the device.
+  std::function<void()> work;
+  Cost cost = {};  // in virtual time, of tasks that are not Control
+};
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(int device, bool implicit, int priority);
+  virtual ~Stream() = default;
 
-  // Appends work; throws nothing. An exception in `work` sticks to the device.
-  Mark enqueue(TaskKind kind, std::function<void()> work);
+  // Appends work; throws nothing.
+  Mark enqueue(Task task);
+  // Appends a note of the time, in nanoseconds, at which it is reached.
+  Mark stamp(std::shared_ptr<int64_t> when);
   // Makes later work of this stream wait for the mark.
   void wait_for(const Mark& mark);
   // The last work queued so far, after what CUDA orders before it implicitly.
@@ -45,43 +53,22 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // As tail(), leaving out the implicit order of the legacy default stream.
   Mark own_tail();
 
-  bool reached(uint64_t number) const {
-    return done_.load() >= number;
-  }
-  void wait(uint64_t number);
-  void demand(uint64_t number);
-  // The handle is gone: the worker finishes what is queued, then ends.
-  void close();
+  virtual bool reached(uint64_t number) const = 0;
+  virtual void wait(uint64_t number) = 0;
+  virtual void demand(uint64_t number) = 0;
+  // The handle is gone: what is queued is finished.
+  virtual void close() = 0;
 
   const int device;
   const bool implicit;  // ordered with the legacy default stream
   const int priority;
 
  private:
-  struct Task {
-    TaskKind kind;
-    std::function<void()> work;
-  };
-
   void join_implicitly();
-  void push(TaskKind kind, std::function<void()> work);
-  void start_worker();
-  void work();
-  bool may_run() const;
-  bool has_ended() const;
-
-  // A launch blocks when this many tasks are queued, as on a card.
-  static constexpr size_t kDepth = 1024;
-
-  mutable std::mutex mutex_;
-  std::condition_variable wake_worker_;
-  std::condition_variable wake_waiters_;
-  std::deque<Task> queue_;
-  uint64_t last_ = 0;    // number of the last task queued
-  uint64_t demand_ = 0;  // delayed tasks up to this number must run
-  std::atomic<uint64_t> done_{0};
-  bool has_worker_ = false;
-  bool closed_ = false;
+  virtual void push(Task task) = 0;
+  virtual void push_stamp(std::shared_ptr<int64_t> when) = 0;
+  virtual void push_wait(const Mark& mark) = 0;
+  virtual uint64_t last() const = 0;
 };
 
 // The stream of a handle for the calling thread, which may be one of the three

@@ -1,0 +1,51 @@
+// The functions of simcuda.h that serve timed mode.
+#include "../simcuda.h"
+
+#include "calls.h"
+#include "card.h"
+#include "config.h"
+#include "device.h"
+#include "stream.h"
+#include "timing.h"
+
+using namespace simcuda;
+
+extern "C" {
+
+SIMCUDA_API void simcudaSpendOperation() {
+  timing::join_program();
+  timing::spend(card().operation());
+}
+
+SIMCUDA_API cudaError_t simcudaTime(cudaStream_t handle, int device,
+                                    const SimcudaKernel* kernel) {
+  const auto stream = find_stream(handle, device);
+  if (!stream) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (kernel->launches > 0) {
+    stream->enqueue({TaskKind::Kernel,
+                     {},
+                     {Part::Compute, card().kernel(*kernel), kernel->name}});
+  }
+  return sticky();
+}
+
+SIMCUDA_API int64_t simcudaHostTime() {
+  return timed() ? timing::program_now() : -1;
+}
+
+SIMCUDA_API int64_t simcudaDeviceTime(int device) {
+  return timed() && valid_device(device) ? timing::device_done(device) : -1;
+}
+
+SIMCUDA_API int64_t simcudaBusyTime(int device, int part) {
+  return timed() && valid_device(device)
+             ? timing::busy(device, static_cast<Part>(part))
+             : -1;
+}
+
+SIMCUDA_API int simcudaRecordTimeline(const char* path) {
+  return timed() && timing::record_timeline(path) ? 0 : -1;
+}
+}

@@ -1,0 +1,121 @@
+// What the devices do, in virtual time: streams of work, parts of a device that
+// each do one piece of work at a time, and waits between streams. Knows nothing
+// of CUDA, of threads or of real time. Nothing is decided before its time: what
+// may still be queued can still come first. Copyable, so that the future can be
+// looked at without going there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace simcuda {
+
+using Time = int64_t;  // virtual nanoseconds since the process began
+
+enum class Part { Compute, HostToDevice, DeviceToHost };
+constexpr size_t kParts = 3;
+
+// One piece of work, done.
+struct Interval {
+  int device;
+  Part part;
+  int stream;
+  const char* name;  // lives for ever
+  Time start;
+  Time end;
+};
+
+class Simulation {
+ public:
+  // `together`: of the sum of both copy directions' bandwidths, what is left
+  // when both run at once; 1 when they do not disturb each other.
+  Simulation(int devices, double together);
+
+  int add_stream(int device);
+
+  // Each appends to a stream, at the host's time `from`, and returns the
+  // number of what it appended; a stream counts from 1.
+  uint64_t add_work(int stream, Part part, Time takes, const char* name,
+                    Time from);
+  uint64_t add_wait(int stream, int other, uint64_t number, Time from);
+  // `when` is set to the time at which the stream gets there.
+  uint64_t add_stamp(int stream, std::shared_ptr<Time> when, Time from);
+
+  bool done(int stream, uint64_t number) const;
+  uint64_t last(int stream) const;
+  size_t depth(int stream) const;
+
+  // Lets everything happen that happens until `limit`.
+  void run_to(Time limit);
+  // Lets everything happen until the stream has done `number`; returns when.
+  Time run_until(int stream, uint64_t number);
+  // As the above, for all streams of a device.
+  Time run_out(int device);
+
+  // A copy for looking ahead: what happens in it is not seen outside.
+  Simulation ahead() const;
+
+  // Told of all work when it ends.
+  std::function<void(const Interval&)> observer;
+
+ private:
+  enum class Kind { Work, Wait, Stamp };
+
+  struct Item {
+    Kind kind;
+    Time from;         // not before
+    uint64_t arrival;  // among all items of all streams
+    Part part{};
+    Time takes = 0;
+    const char* name = nullptr;
+    int other = -1;  // stream and number to wait for
+    uint64_t number = 0;
+    std::shared_ptr<Time> when = nullptr;  // empty in a copy for looking ahead
+  };
+
+  struct Queue {
+    int device;
+    std::deque<Item> items;
+    uint64_t last = 0;
+    uint64_t done = 0;
+    Time free = 0;  // when the last item was done
+    bool running = false;
+  };
+
+  struct Engine {
+    int stream = -1;  // -1: idle
+    Time started = 0;
+    Time since = 0;   // when `left` was right
+    double left = 0;  // nanoseconds at full speed
+    double speed = 1;
+    Time ends = 0;
+  };
+
+  static constexpr Time kNever = std::numeric_limits<Time>::max();
+
+  uint64_t add(int stream, Item item);
+  bool step(Time limit);
+  void settle();
+  bool pass_controls();
+  void start_work();
+  void start(int stream);
+  void finish_work();
+  void pop(Queue& queue);
+  void retime(int device);
+  Time next_time() const;
+  Engine& engine(int device, Part part);
+
+  double together_;
+  Time now_ = 0;
+  uint64_t arrivals_ = 0;
+  std::vector<Queue> queues_;                        // by stream
+  std::vector<int> waiting_;                         // streams that have items
+  std::vector<std::array<Engine, kParts>> engines_;  // by device
+};
+
+}  // namespace simcuda

@@ -1,0 +1,44 @@
+// Virtual time of the timing mode: the devices' simulation and the host's
+// clocks. Functions may be called from any thread, and only in timed mode.
+//
+// The program's threads have one clock: PyTorch's threads hand the work to each
+// other. A thread in the background (not the main thread, and none that has run
+// an operator) has its own, which never lags behind the program's: what it
+// waits for does not hold up the program.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "simulation.h"
+
+namespace simcuda::timing {
+
+// The calling thread's clock.
+Time now();
+// The calling thread spends host time.
+void spend(Time time);
+// The calling thread runs operators: it is one of the program's.
+void join_program();
+Time program_now();
+
+int add_stream(int device);
+// See Simulation. A full stream makes the caller wait, as on a card.
+uint64_t add_work(int stream, Part part, Time takes, const char* name);
+uint64_t add_wait(int stream, int other, uint64_t number);
+uint64_t add_stamp(int stream, std::shared_ptr<Time> when);
+uint64_t last(int stream);
+// Whether the stream has done `number` at the caller's time.
+bool reached(int stream, uint64_t number);
+// Moves the caller's clock to where the stream has done `number`.
+void wait(int stream, uint64_t number);
+
+// When all that is queued on the device now will be done.
+Time device_done(int device);
+// Nanoseconds for which a part of a device has worked so far.
+Time busy(int device, Part part);
+// Writes all work that ends from now on to a file, as JSON lines; "" stops.
+// False when the file cannot be written.
+bool record_timeline(const std::string& path);
+
+}  // namespace simcuda::timing
