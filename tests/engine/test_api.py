@@ -147,8 +147,6 @@ except RuntimeError as error:
 
 
 def test_expandable_segments(device: Device) -> None:
-    if device.simulated:
-        pytest.skip("the simulated device has no virtual memory functions")
     code = """
 import torch
 torch.cuda.set_limit_lms(64 << 20)
