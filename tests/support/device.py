@@ -20,7 +20,6 @@ TESTS = Path(__file__).resolve().parent.parent
 SIMCUDA = TESTS / "simcuda"
 PROGRAMS = TESTS / "programs"
 TIMEOUT = 600  # seconds: a program that takes longer hangs
-CAPACITY = "1G"  # of a simulated device
 # Settings of a parent that would change what a child does.
 FOREIGN = ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT", "PYTORCH_ALLOC_CONF")
 
@@ -55,8 +54,8 @@ class Device:
         """Environment variables of a program.
 
         Args:
-            capacity: bytes of each simulated device, or text such as "64M"; by default its
-                card's, or CAPACITY without a card.
+            capacity: bytes of each simulated device, or text such as "64M"; None is
+                simcuda.environment's default.
             env: variables to add.
             settings: simcuda.environment's: devices, kernels, card, faults and so on. A real GPU
                 has none of these: there they are ignored.
@@ -75,8 +74,6 @@ class Device:
             import simcuda
         finally:
             sys.path.pop(0)
-        if capacity is None and settings.get("card") is None:
-            capacity = CAPACITY
         return simcuda.environment(self.build, capacity=capacity, base=base, **settings)
 
     def run(self, *command: Any, timeout: float = TIMEOUT, **settings: Any) -> Finished:

@@ -4,6 +4,7 @@
 #include <ATen/ops/resize.h>
 #include <c10/cuda/CUDAException.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -31,6 +32,16 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
 
 bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool answers_host(const c10::FunctionSchema& schema) {
+  const auto& results = schema.returns();
+  return std::any_of(results.begin(), results.end(), [](const auto& result) {
+    const auto& type = result.type();
+    return type->isSubtypeOf(*c10::BoolType::get()) ||
+           (type->isSubtypeOf(*c10::NumberType::get()) &&
+            type->kind() != c10::TypeKind::IntType);
+  });
 }
 
 const c10::IValue* find_aliased(const c10::FunctionSchema& schema,

@@ -9,6 +9,10 @@ namespace simcuda {
 // True when the schema says that the operator writes to the argument.
 bool is_written(const c10::Argument& argument);
 
+// True when a result is a number or a truth value that the host waits for. An
+// integer is not: operators that return one count their arguments.
+bool answers_host(const c10::FunctionSchema& schema);
+
 // The argument that the schema says this result is, or nullptr.
 const c10::IValue* find_aliased(const c10::FunctionSchema& schema,
                                 size_t result,

@@ -2,6 +2,7 @@
 
 #include <c10/cuda/CUDAException.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -39,23 +40,8 @@ bool depends_on_data(const c10::FunctionSchema& schema,
       "aten::unique_dim_consecutive",
       "aten::repeat_interleave",
   };
-  if (names.count(schema.name()) != 0) {
-    return true;
-  }
-  for (const auto& result : schema.returns()) {
-    const auto& type = result.type();
-    if (type->isSubtypeOf(*c10::BoolType::get()) ||
-        (type->isSubtypeOf(*c10::NumberType::get()) &&
-         type->kind() != c10::TypeKind::IntType)) {
-      return true;
-    }
-  }
-  for (const c10::IValue& argument : arguments) {
-    if (is_mask(argument)) {
-      return true;
-    }
-  }
-  return false;
+  return names.count(schema.name()) != 0 || answers_host(schema) ||
+         std::any_of(arguments.begin(), arguments.end(), is_mask);
 }
 
 // Results as the shapes say, and arguments where the schema says so.

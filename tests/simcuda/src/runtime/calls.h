@@ -69,16 +69,15 @@ std::string set_faults(const std::string& plan);
 
 }  // namespace simcuda
 
-#define SIMCUDA_ENTER(name, fault)                                        \
+#define SIMCUDA_ENTER_BY(enter, name, fault)                              \
   static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
   if (const cudaError_t failed = ::simcuda::enter(entered)) {             \
     return ::simcuda::report(failed);                                     \
   }
 
+#define SIMCUDA_ENTER(name, fault) SIMCUDA_ENTER_BY(enter, name, fault)
+
 // For functions that touch nothing but the calling thread: errors that stick to
 // a device do not show in them, so guards can be destroyed.
-#define SIMCUDA_ENTER_THREAD(name, fault)                                 \
-  static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
-  if (const cudaError_t failed = ::simcuda::enter_thread(entered)) {      \
-    return ::simcuda::report(failed);                                     \
-  }
+#define SIMCUDA_ENTER_THREAD(name, fault) \
+  SIMCUDA_ENTER_BY(enter_thread, name, fault)

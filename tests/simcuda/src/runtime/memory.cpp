@@ -21,10 +21,6 @@ size_t round_up(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-uintptr_t number(const void* address) {
-  return reinterpret_cast<uintptr_t>(address);
-}
-
 struct Count {
   uint64_t now = 0;
   uint64_t peak = 0;
@@ -161,11 +157,11 @@ void* allocate_device(int device, size_t bytes) {
     return nullptr;
   }
   void* address = map_pages(rounded, Place::Device);
-  std::lock_guard<std::mutex> lock(m.mutex);
   if (address == nullptr) {
-    m.devices[static_cast<size_t>(device)].now -= rounded;
+    give_back_memory(device, rounded);
     return nullptr;
   }
+  std::lock_guard<std::mutex> lock(m.mutex);
   if (config().poison > 0) {
     fill_pattern(address, rounded, kFresh);
   }

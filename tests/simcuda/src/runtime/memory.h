@@ -11,6 +11,10 @@ namespace simcuda {
 
 enum class Place { Pageable, PageLocked, Device };
 
+inline uintptr_t number(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
 // Where an address lies; base and bytes are of its whole range.
 struct Range {
   Place place = Place::Pageable;
@@ -20,8 +24,7 @@ struct Range {
   bool mapped = false;  // by the driver, see virtual_memory.h
 
   bool holds(const void* address, size_t n) const {
-    return place == Place::Pageable ||
-           reinterpret_cast<uintptr_t>(address) + n <= base + bytes;
+    return place == Place::Pageable || number(address) + n <= base + bytes;
   }
 };
 

@@ -71,10 +71,6 @@ VirtualMemory& all() {
   return *v;
 }
 
-uintptr_t number(const void* address) {
-  return reinterpret_cast<uintptr_t>(address);
-}
-
 // Gives the addresses memory, or takes it away.
 bool set_memory(void* address, size_t bytes, bool usable) {
   const int access = usable ? PROT_READ | PROT_WRITE : PROT_NONE;
