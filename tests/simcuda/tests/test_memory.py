@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_a_device_holds_its_capacity_and_no_more(simulate):
     simulate(
@@ -52,15 +54,16 @@ def test_devices_have_their_own_memory(simulate):
     )
 
 
-def test_without_poison_a_freed_block_keeps_its_numbers(simulate):
+@pytest.mark.parametrize(("poison", "kept"), [(0, True), (1, True), (2, False)])
+def test_a_freed_block_keeps_its_numbers_unless_poisoned(simulate, poison, kept):
     simulate(
-        """
+        f"""
         import torch
         block = torch.ones(1 << 20, device="cuda")
         del block
-        assert torch.empty(1 << 20, device="cuda").eq(1).all()
+        assert torch.empty(1 << 20, device="cuda").eq(1).all().item() is {kept}
         """,
-        poison=0,
+        poison=poison,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 MODES = [
-    {"kernels": kernels, **({"schedule": schedule} if schedule else {})}
+    {"kernels": kernels, "poison": 2, **({"schedule": schedule} if schedule else {})}
     for kernels in ("inline", "async")
     for schedule in ("", "early", "late", "split")
 ]

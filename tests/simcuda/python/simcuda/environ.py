@@ -29,7 +29,7 @@ def environment(
     copy_bandwidth: int | None = None,
     schedule: str | None = None,
     faults: str | None = None,
-    poison: int = 2,
+    poison: int = 1,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Environment variables for a child process that shall see simulated devices.
@@ -47,7 +47,7 @@ def environment(
         schedule: None runs work as it comes; "early", "late" and "split" see the README.
         faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
         poison: 0 for none; 1 fills fresh and freed device memory; 2 also blocks that PyTorch's
-            allocator hands out, on the stream that asked for them.
+            allocator hands out, on the stream that asked for them, which LMS does not allow.
         base: the environment to add to; the current one by default.
 
     Raises:

@@ -67,7 +67,7 @@ Config read() {
                                      {"late", Schedule::Late},
                                      {"split", Schedule::Split}},
                                     "early, late or split");
-  c.poison = get_choice<int>("SIMCUDA_POISON", "2",
+  c.poison = get_choice<int>("SIMCUDA_POISON", "1",
                              {{"0", 0}, {"1", 1}, {"2", 2}}, "0, 1 or 2");
   if (c.kernels == Kernels::Timed) {
     c.poison = 0;  // there is no data
