@@ -21,7 +21,13 @@ SIMCUDA = TESTS / "simcuda"
 PROGRAMS = TESTS / "programs"
 TIMEOUT = 600  # seconds: a program that takes longer hangs
 # Settings of a parent that would change what a child does.
-FOREIGN = ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT", "PYTORCH_ALLOC_CONF")
+FOREIGN = (
+    "PYTORCH_LMS",
+    "PYTORCH_LMS_LIMIT",
+    "PYTORCH_LMS_HOST_LIMIT",
+    "PYTORCH_LMS_TRACE",
+    "PYTORCH_ALLOC_CONF",
+)
 
 
 @dataclass(frozen=True)

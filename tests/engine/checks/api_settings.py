@@ -37,6 +37,7 @@ def check_signatures() -> None:
     assert parameters(torch.cuda.reclaim_inactive) == ""
     assert parameters(lms.pin) == "tensors"
     assert parameters(lms.stats) == "device"
+    assert parameters(lms.step) == ""
     assert inspect.signature(lms.stats).parameters["device"].default is None
 
 
@@ -172,8 +173,11 @@ def check_statistics() -> None:
         )
     ]  # fmt: skip
     names += [
-        f"lms.{way}.{what}" for way in ("page_in", "page_out") for what in ("copies", "bytes")
+        f"lms.{way}.{what}"
+        for way in ("page_in", "page_in.ahead", "page_out", "moved")
+        for what in ("copies", "bytes")
     ]
+    names += ["lms.dropped", "lms.dropped_bytes"]
     names += [
         f"lms.host_bytes.{n}" for n in ("current", "peak", "reserved", "page_locked", "limit")
     ]

@@ -5,46 +5,17 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
 
-#include <cstdio>
+#include "harness.h"
+
 #include <deque>
-#include <functional>
-#include <initializer_list>
+#include <memory>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 using namespace at::cuda::lms;
 
 namespace {
-
-int failures = 0; // of the running test
-
-#define EXPECT(condition)                                             \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      std::printf("  line %d: not true: %s\n", __LINE__, #condition); \
-      ++failures;                                                     \
-    }                                                                 \
-  } while (false)
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-std::vector<Test>& tests() {
-  static std::vector<Test> all;
-  return all;
-}
-struct Register {
-  Register(const char* name, void (*run)()) {
-    tests().push_back({name, run});
-  }
-};
-#define TEST(name)                               \
-  void name();                                   \
-  const Register name##_registered(#name, name); \
-  void name()
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr uintptr_t kBase = uintptr_t{1} << 32;
@@ -81,7 +52,7 @@ std::vector<long> shape(const Layout& layout, uintptr_t address) {
 struct World {
   Layout layout;
   std::deque<Page> pages; // stable addresses
-  std::unique_ptr<Policy> policy = make_least_recently_used_policy();
+  std::unique_ptr<Policy> policy = make_policy("original");
 
   Page* put(
       uintptr_t address,
@@ -89,7 +60,12 @@ struct World {
       uint64_t last_use,
       bool evictable = true) {
     layout.add_block(address, bytes);
-    pages.push_back({bytes, last_use, evictable});
+    Page& page = pages.emplace_back();
+    page.id = pages.size();
+    page.bytes = bytes;
+    page.resident = true;
+    page.evictable = evictable;
+    page.last_use = last_use;
     layout.find(address).second->page = &pages.back();
     return &pages.back();
   }
@@ -420,6 +396,21 @@ TEST(SegmentsOfAllStreamsCanBeFreed) {
   EXPECT(world.segments(40 * kMiB).size() == 2);
 }
 
+TEST(GapsAreFoundWhereARequestCanBeServed) {
+  World world;
+  world.layout.add_segment(kBase, segment_of(20 * kMiB, 7));
+  world.put(kBase + 4 * kMiB, 12 * kMiB, 1);
+  EXPECT(world.layout.has_gap(4 * kMiB, 7));
+  EXPECT(!world.layout.has_gap(4 * kMiB, 8)); // another stream's
+  EXPECT(!world.layout.has_gap(kMinBlockSize, 7)); // a large segment
+  EXPECT(!world.layout.has_gap(5 * kMiB, 7)); // two gaps of 4 MiB
+  EXPECT(world.layout.allocated() == 12 * kMiB);
+  EXPECT(world.layout.empty() == 0);
+  world.layout.remove_block(kBase + 4 * kMiB);
+  EXPECT(world.layout.allocated() == 0);
+  EXPECT(world.layout.empty() == 20 * kMiB);
+}
+
 // --- use ---
 
 TEST(OperatorsMarkWhatTheyUse) {
@@ -427,25 +418,17 @@ TEST(OperatorsMarkWhatTheyUse) {
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   Page* one = world.put(kBase, 10 * kMiB, 0);
   Page* two = world.put(kBase + 10 * kMiB, 10 * kMiB, 0);
-  std::vector<Page*> fetch;
-  Page* first[] = {one, two};
-  world.policy->on_operator(first, 2, fetch);
+  Actions actions;
+  world.policy->on_operator({1, 0, {{one, false}, {two, true}}}, actions);
   EXPECT(one->last_use == two->last_use && one->last_use > 0);
-  world.policy->on_operator(&one, 1, fetch);
+  world.policy->on_operator({2, 0, {{one, false}}}, actions);
   EXPECT(one->last_use > two->last_use);
   EXPECT((world.window(10 * kMiB) == std::set<Page*>{two}));
-  EXPECT(fetch.empty());
+  EXPECT(actions.evict.empty() && actions.fetch.empty());
 }
 
 } // namespace
 
 int main() {
-  int failed = 0;
-  for (const Test& test : tests()) {
-    failures = 0;
-    test.run();
-    std::printf("%s %s\n", failures ? "FAILED" : "ok", test.name);
-    failed += failures ? 1 : 0;
-  }
-  return failed;
+  return run_tests();
 }

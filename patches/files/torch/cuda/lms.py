@@ -14,15 +14,23 @@ Environment variables, read when CUDA is initialized:
   storage after every operator (for tests).
 - ``PYTORCH_LMS_LIMIT``: bytes of device memory, see :func:`set_limit_lms`.
 - ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
+- ``PYTORCH_LMS_TRACE``: a file, replaced if it exists. LMS writes what it sees of device 0
+  there, one JSON object per line, for ``lms trace replay``. One process per file.
+- ``PYTORCH_LMS_CONF``: ``policy:planned`` (the default) or ``policy:original``, which
+  pages like the first Large Model Support: by least recent use, on demand, blocking
+  the host. For comparisons.
 
 Messages go to the logger ``torch.cuda.lms``.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
+import json
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +59,7 @@ __all__ = [
     "set_limit_lms",
     "set_size_lms",
     "stats",
+    "step",
 ]
 
 logger = logging.getLogger(__name__)
@@ -289,6 +298,33 @@ def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
             ops.unpin(record)
 
 
+# --- the trace ---
+
+
+def step() -> None:
+    r"""Mark the beginning of an iteration in the trace that ``PYTORCH_LMS_TRACE`` asks for.
+
+    Never needed: LMS finds out by itself what repeats. With the marks, ``lms trace
+    replay`` can tell times per iteration. Without a trace it does nothing.
+
+    Raises:
+        RuntimeError: if the trace cannot be written. Recording is over then.
+    """
+    if _is_loaded():
+        _ops().step_trace()
+
+
+def _record(path: str) -> None:
+    """Records a trace until the interpreter exits, when CUDA can still be asked for times."""
+    header = {
+        "lms_trace": 1,
+        "name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
+        "card": torch.cuda.get_device_name(0),
+    }
+    _ops().open_trace(path, json.dumps(header))
+    atexit.register(_ops().close_trace)
+
+
 # --- statistics ---
 
 
@@ -304,7 +340,11 @@ def stats(device: Device = None) -> dict[str, int]:
     - ``"lms.managed..."``, ``"lms.managed_bytes..."``: storages LMS manages.
     - ``"lms.paged_out_bytes.{current,peak,allocated,freed}"``: bytes that are in
       host memory only.
-    - ``"lms.page_in.{copies,bytes}"``, ``"lms.page_out.{copies,bytes}"``: traffic.
+    - ``"lms.page_in.{copies,bytes}"``, ``"lms.page_out.{copies,bytes}"``: traffic;
+      ``"lms.page_in.ahead..."``: the part of it that began before an operator needed it;
+      ``"lms.moved..."``: within the device, to join free memory.
+    - ``"lms.dropped"``, ``"lms.dropped_bytes"``: the part of what was reclaimed that was
+      not copied, because the host had the same bytes.
     - ``"lms.host_bytes.{current,peak,reserved,page_locked,limit}"``: host memory
       for paged-out storages, of all devices.
 
@@ -364,6 +404,12 @@ def _summary_lines(
 
 def _enable_from_environment() -> None:
     mode = os.environ.get("PYTORCH_LMS", "")
+    conf = os.environ.get("PYTORCH_LMS_CONF", "")
+    if conf not in ("", "policy:planned", "policy:original"):
+        raise ValueError(
+            f"PYTORCH_LMS_CONF must be policy:planned or policy:original, got {conf!r}"
+        )
+    _ops().set_original(conf == "policy:original")
     for name, apply in (
         ("PYTORCH_LMS_LIMIT", set_limit_lms),
         ("PYTORCH_LMS_HOST_LIMIT", set_host_limit),
@@ -373,6 +419,8 @@ def _enable_from_environment() -> None:
             if not text.isdigit():
                 raise ValueError(f"{name} must be a number of bytes, got {text!r}")
             apply(int(text))
+    if trace := os.environ.get("PYTORCH_LMS_TRACE"):
+        _record(trace)
     if mode in ("", "0"):
         return
     if mode not in ("1", "chaos"):
@@ -381,9 +429,14 @@ def _enable_from_environment() -> None:
     set_enabled_lms(True)
 
 
-if any(
-    os.environ.get(name) for name in ("PYTORCH_LMS", "PYTORCH_LMS_LIMIT", "PYTORCH_LMS_HOST_LIMIT")
-):
+_VARIABLES = (
+    "PYTORCH_LMS",
+    "PYTORCH_LMS_LIMIT",
+    "PYTORCH_LMS_HOST_LIMIT",
+    "PYTORCH_LMS_TRACE",
+    "PYTORCH_LMS_CONF",
+)
+if any(os.environ.get(name) for name in _VARIABLES):
     # By name, because torch.cuda is still being imported here.
     from torch.cuda import _lazy_call
 

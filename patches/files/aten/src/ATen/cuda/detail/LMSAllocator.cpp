@@ -29,7 +29,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
     CurrentRequest* request = CurrentRequest::get();
-    if (!request || !Settings::get().active()) {
+    if (!request || !request->may_reclaim || !Settings::get().active()) {
       return false;
     }
     Device* device = Device::find(request->device);
@@ -61,6 +61,29 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 };
 
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
+
+} // namespace
+
+namespace {
+
+void raise_peaks(AllocatorStats& stats, const AllocatorStats& before) {
+  using Counts = c10::CachingDeviceAllocator::StatArray;
+  for (Counts AllocatorStats::*member :
+       {&AllocatorStats::allocation,
+        &AllocatorStats::segment,
+        &AllocatorStats::active,
+        &AllocatorStats::inactive_split,
+        &AllocatorStats::allocated_bytes,
+        &AllocatorStats::reserved_bytes,
+        &AllocatorStats::active_bytes,
+        &AllocatorStats::inactive_split_bytes,
+        &AllocatorStats::requested_bytes}) {
+    for (size_t i = 0; i < (stats.*member).size(); ++i) {
+      auto& peak = (stats.*member)[i].peak;
+      peak = std::max(peak, (before.*member)[i].peak);
+    }
+  }
+}
 
 } // namespace
 
@@ -131,32 +154,52 @@ void Allocator::uninstall() {
   c10::SetAllocator(c10::DeviceType::CUDA, native_);
 }
 
+// One call of the native allocator. Throws c10::OutOfMemoryError.
+void* Allocator::try_allocate(
+    Device& device,
+    size_t bytes,
+    cudaStream_t stream,
+    AllocSource source,
+    bool may_reclaim,
+    const Allocate& allocate,
+    Handover::Events& pending) {
+  CurrentRequest request(device.index(), bytes, stream);
+  request.may_reclaim = may_reclaim;
+  void* ptr = allocate();
+  device.count(std::max(source, request.source));
+  pending = std::move(request.pending);
+  return ptr;
+}
+
 // Makes more and more room until the allocation succeeds: first by whole
 // segments, then by everything that can leave.
 void* Allocator::allocate_with_room(
     size_t bytes,
     cudaStream_t stream,
-    const std::function<void*()>& allocate) {
-  if (bytes == 0 || !Settings::get().active()) {
-    return allocate();
-  }
+    const Allocate& allocate,
+    Handover::Events& pending) {
   using Scope = Device::Scope;
   constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
-  const c10::DeviceIndex index = c10::cuda::current_device();
-  Device& device = Device::get(index);
+  Device& device = Device::get(c10::cuda::current_device());
   const Request growth{growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
+  device.make_gap(
+      {round_up(bytes, kMinBlockSize), reinterpret_cast<uintptr_t>(stream)});
   auto source = AllocSource::kFreeList;
   auto retry = kRetries.begin();
   uint64_t generation = device.generation();
   while (true) {
     std::string error;
     try {
-      CurrentRequest request(index, bytes, stream);
-      void* ptr = allocate();
-      device.count(std::max(source, request.source));
-      return ptr;
+      return try_allocate(
+          device,
+          bytes,
+          stream,
+          source,
+          /*may_reclaim=*/true,
+          allocate,
+          pending);
     } catch (const c10::OutOfMemoryError& failure) {
       if (is_capturing()) {
         throw; // nothing may be copied during a capture
@@ -179,36 +222,117 @@ void* Allocator::allocate_with_room(
   }
 }
 
-c10::DataPtr Allocator::allocate_on(
-    c10::DeviceIndex device,
+// Memory that work on the stream may use.
+void* Allocator::allocate_for_operator(
     size_t bytes,
-    cudaStream_t stream) {
-  c10::cuda::CUDAGuard guard(device);
-  void* ptr = raw_alloc_with_stream(bytes, stream);
-  return {ptr, ptr, raw_deleter(), c10::Device(c10::DeviceType::CUDA, device)};
+    cudaStream_t stream,
+    const Allocate& allocate,
+    const std::function<void(void*)>& free) {
+  if (bytes == 0 || !Settings::get().active()) {
+    return allocate();
+  }
+  Handover::Events pending;
+  void* ptr = allocate_with_room(bytes, stream, allocate, pending);
+  try {
+    for (const Event& event : pending) {
+      wait_event(stream, event);
+    }
+  } catch (...) {
+    Device::get(c10::cuda::current_device())
+        .return_pending(ptr, std::move(pending));
+    free(ptr);
+    throw;
+  }
+  return ptr;
+}
+
+c10::DataPtr Allocator::allocate_for_copy(
+    c10::DeviceIndex index,
+    size_t bytes,
+    cudaStream_t stream,
+    bool is_ahead,
+    Handover::Events& pending) {
+  c10::cuda::CUDAGuard guard(index);
+  const Allocate allocate = [&] {
+    return native_->raw_alloc_with_stream(bytes, stream);
+  };
+  void* ptr = is_ahead ? try_allocate(
+                             Device::get(index),
+                             bytes,
+                             stream,
+                             AllocSource::kFreeList,
+                             /*may_reclaim=*/false,
+                             allocate,
+                             pending)
+                       : allocate_with_room(bytes, stream, allocate, pending);
+  return {ptr, ptr, raw_deleter(), c10::Device(c10::DeviceType::CUDA, index)};
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
   c10::DataPtr result;
-  allocate_with_room(
-      bytes, c10::cuda::getCurrentCUDAStream().stream(), [&]() -> void* {
+  allocate_for_operator(
+      bytes,
+      c10::cuda::getCurrentCUDAStream().stream(),
+      [&]() -> void* {
         result = native_->allocate(bytes);
         return result.get();
-      });
+      },
+      [](void*) {}); // the result does
   return result;
 }
 
 void* Allocator::raw_alloc(size_t bytes) {
-  return allocate_with_room(
-      bytes, c10::cuda::getCurrentCUDAStream().stream(), [&] {
-        return native_->raw_alloc(bytes);
-      });
+  return allocate_for_operator(
+      bytes,
+      c10::cuda::getCurrentCUDAStream().stream(),
+      [&] { return native_->raw_alloc(bytes); },
+      [&](void* ptr) { native_->raw_delete(ptr); });
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  return allocate_with_room(bytes, stream, [&] {
-    return native_->raw_alloc_with_stream(bytes, stream);
-  });
+  return allocate_for_operator(
+      bytes,
+      stream,
+      [&] { return native_->raw_alloc_with_stream(bytes, stream); },
+      [&](void* ptr) { native_->raw_delete(ptr); });
+}
+
+void Allocator::take_segment(
+    c10::DeviceIndex index,
+    size_t bytes,
+    cudaStream_t stream) {
+  const AllocatorStats before = getDeviceStats(index);
+  c10::cuda::CUDAGuard guard(index);
+  try {
+    native_->raw_delete(native_->raw_alloc_with_stream(bytes, stream));
+  } catch (const c10::OutOfMemoryError&) {
+    return; // the memory comes piece by piece then
+  }
+  native_->resetPeakStats(index);
+  std::lock_guard<std::mutex> lock(peaks_mutex_);
+  peaks_[index] = before;
+}
+
+AllocatorStats Allocator::getDeviceStats(c10::DeviceIndex index) {
+  AllocatorStats stats = native_->getDeviceStats(index);
+  std::lock_guard<std::mutex> lock(peaks_mutex_);
+  if (const auto before = peaks_.find(index); before != peaks_.end()) {
+    raise_peaks(stats, before->second);
+  }
+  return stats;
+}
+
+void Allocator::resetPeakStats(c10::DeviceIndex index) {
+  native_->resetPeakStats(index);
+  std::lock_guard<std::mutex> lock(peaks_mutex_);
+  peaks_.erase(index);
+}
+
+void Allocator::emptyCache(c10::MempoolId_t pool) {
+  for (Device* device : Device::all()) {
+    device->settle();
+  }
+  native_->emptyCache(pool);
 }
 
 void Allocator::beginAllocateToPool(

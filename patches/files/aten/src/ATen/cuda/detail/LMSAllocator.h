@@ -1,15 +1,22 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCompat.h>
+#include <ATen/cuda/detail/LMSHandover.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <mutex>
 
 namespace at::cuda::lms {
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+using AllocatorStats = c10::CachingDeviceAllocator::DeviceStats;
+
+class Device;
 
 // The layer that LMS puts on the native caching allocator while it is enabled:
 // it forwards everything, and where an allocation does not fit in the limit it
@@ -30,16 +37,25 @@ class Allocator final : public AllocatorForwarder {
     return *native_;
   }
 
-  // Device memory from the blocks of the stream. Throws
-  // c10::OutOfMemoryError.
-  c10::DataPtr allocate_on(
+  // Device memory from the blocks of the stream, for a copy into it that shall
+  // wait for `pending`. Throws c10::OutOfMemoryError, at once if `is_ahead`.
+  c10::DataPtr allocate_for_copy(
       c10::DeviceIndex device,
       size_t bytes,
-      cudaStream_t stream);
+      cudaStream_t stream,
+      bool is_ahead,
+      Handover::Events& pending);
 
   c10::DataPtr allocate(size_t bytes) override;
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  // Takes memory from the driver as one cached segment for the stream; does
+  // nothing if there is not as much. It does not show in peak statistics.
+  void take_segment(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
+
+  void emptyCache(c10::MempoolId_t pool) override;
+  AllocatorStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream)
@@ -59,12 +75,31 @@ class Allocator final : public AllocatorForwarder {
  private:
   Allocator();
 
+  using Allocate = std::function<void*()>;
+
+  void* allocate_for_operator(
+      size_t bytes,
+      cudaStream_t stream,
+      const Allocate& allocate,
+      const std::function<void(void*)>& free);
   void* allocate_with_room(
       size_t bytes,
       cudaStream_t stream,
-      const std::function<void*()>& allocate);
+      const Allocate& allocate,
+      Handover::Events& pending);
+  void* try_allocate(
+      Device& device,
+      size_t bytes,
+      cudaStream_t stream,
+      AllocSource source,
+      bool may_reclaim,
+      const Allocate& allocate,
+      Handover::Events& pending);
 
   std::atomic<int> routed_pools_{0};
+  std::mutex peaks_mutex_; // no other is taken under it
+  // Statistics from before the native allocator's peaks were last reset here.
+  std::map<c10::DeviceIndex, AllocatorStats> peaks_;
 };
 
 // True while the calling thread's current stream is being captured into a CUDA
@@ -84,6 +119,8 @@ struct CurrentRequest {
   size_t bytes;
   cudaStream_t stream;
   AllocSource source = AllocSource::kFreeList;
+  bool may_reclaim = true; // false: it must do with what is free
+  Handover::Events pending; // see Note [Handing memory over]
 
   CurrentRequest(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
   CurrentRequest(const CurrentRequest&) = delete;

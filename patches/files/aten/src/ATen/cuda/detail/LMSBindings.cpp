@@ -50,8 +50,7 @@ void set_enabled(bool enabled) {
     intercept_operators();
     wait_for_all_streams();
     settings.set_active(true);
-    wait_for_unpinned_operators();
-    settings.set_enabled(true);
+    enable_adoption();
     set_thread_enabled(true);
     apply_limits(Device::all());
     return;
@@ -66,7 +65,7 @@ void set_enabled(bool enabled) {
       device->bring_all_back();
     }
   } catch (...) {
-    settings.set_enabled(true);
+    enable_adoption();
     apply_limits(devices);
     throw;
   }
@@ -97,10 +96,10 @@ PinGuard::PinGuard(const c10::Storage& storage) {
   }
   const auto index = storage.device().index();
   const Pins pins = Device::get(index).enter(
-      {storage.unsafeGetStorageImpl()},
+      {{storage.unsafeGetStorageImpl(), /*writes=*/true}},
       c10::cuda::getCurrentCUDAStream(index).stream(),
       /*adopt=*/true);
-  pinned_ = pins.empty() ? nullptr : pins.front();
+  pinned_ = pins.empty() ? nullptr : pins.front().record;
 }
 
 PinGuard::~PinGuard() {
@@ -168,6 +167,8 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "pinned_bytes", stats.pinned_bytes);
   dict.insert("reclaimed", stats.reclaimed);
   dict.insert("reclaimed_bytes", stats.reclaimed_bytes);
+  dict.insert("lms.dropped", stats.dropped);
+  dict.insert("lms.dropped_bytes", stats.dropped_bytes);
   for (size_t i = 0; i < kSourceNames.size(); ++i) {
     dict.insert(
         std::string("alloc_distribution.") + kSourceNames[i],
@@ -178,6 +179,8 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "lms.paged_out_bytes", stats.paged_out_bytes);
   insert(dict, "lms.page_out", stats.paged_out);
   insert(dict, "lms.page_in", stats.paged_in);
+  insert(dict, "lms.page_in.ahead", stats.fetched_ahead);
+  insert(dict, "lms.moved", stats.moved);
   dict.insert("lms.host_bytes.current", static_cast<int64_t>(host.used));
   dict.insert("lms.host_bytes.peak", static_cast<int64_t>(host.peak_used));
   dict.insert("lms.host_bytes.reserved", static_cast<int64_t>(host.reserved));
@@ -209,6 +212,10 @@ TORCH_LIBRARY(lms, m) {
   m.def("enable_thread() -> ()", enable_thread);
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) {
     Settings::get().set_chaos(chaos);
+  });
+  // Before the first device is used.
+  m.def("set_original(bool original) -> ()", [](bool original) {
+    Settings::get().set_original(original);
   });
   m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {
     Device::get(static_cast<c10::DeviceIndex>(i))
@@ -252,7 +259,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("adopt(int storage) -> ()", [](int64_t cdata) {
     const auto storage = storage_at(cdata);
     Device::get(storage.device().index())
-        .leave({}, {storage.unsafeGetStorageImpl()});
+        .adopt_existing(storage.unsafeGetStorageImpl());
   });
   m.def("release(int storage) -> ()", [](int64_t cdata) {
     release(storage_at(cdata));
@@ -276,6 +283,13 @@ TORCH_LIBRARY(lms, m) {
       }
     }
   });
+  m.def(
+      "open_trace(str path, str header) -> ()",
+      [](const std::string& path, const std::string& header) {
+        Trace::open(path, header);
+      });
+  m.def("step_trace() -> ()", Trace::step);
+  m.def("close_trace() -> ()", Trace::close);
   m.def("pause_adoption() -> ()", pause_adoption);
   m.def("resume_adoption() -> ()", resume_adoption);
 }

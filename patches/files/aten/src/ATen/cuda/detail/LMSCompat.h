@@ -2,9 +2,11 @@
 
 // Everything of LMS that differs between PyTorch releases.
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -12,6 +14,12 @@
 #include <vector>
 
 namespace at::cuda::lms {
+
+// False if large cached blocks are only used whole (max_split_size_mb).
+inline bool can_split_all_blocks() {
+  return c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size() ==
+      std::numeric_limits<size_t>::max();
+}
 
 // Forwards the whole CUDAAllocator interface to the native allocator.
 class AllocatorForwarder

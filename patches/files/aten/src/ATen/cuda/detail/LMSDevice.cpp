@@ -23,21 +23,12 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
   return devices.at(static_cast<uint8_t>(index));
 }
 
-// What the calling thread has pinned through `enter` and not given back. A pin
-// that another thread gives back makes it inexact, which can only make
-// wait_for_others wait in vain, for a while, or not at all.
-int64_t& pins_of_this_thread(c10::DeviceIndex index) {
-  static thread_local std::array<int64_t, C10_COMPILE_TIME_MAX_GPUS> pins{};
-  return pins.at(static_cast<uint8_t>(index));
-}
-
-constexpr std::chrono::seconds kLongestWait{10};
-constexpr int kAttempts = 64; // to pin one operator's storages
-
 } // namespace
 
 Device::Device(c10::DeviceIndex index)
-    : index_(index), policy_(make_least_recently_used_policy()) {}
+    : index_(index),
+      policy_(
+          make_policy(Settings::get().original() ? "original" : "planned")) {}
 
 Device* Device::find(c10::DeviceIndex index) {
   return slot_of(index).load(std::memory_order_acquire);
@@ -78,163 +69,6 @@ std::vector<Device*> Device::all() {
   return all;
 }
 
-Pins Device::enter(
-    const Storages& storages,
-    cudaStream_t stream,
-    bool adopt_new) {
-  if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
-    set_uses_several_streams();
-  }
-  for (int attempt = 1;; ++attempt) {
-    try {
-      return try_enter(storages, stream, adopt_new);
-    } catch (const c10::OutOfMemoryError&) {
-      // Two threads may each hold what the other one needs. This one's pins are
-      // given back by now, so the other can go on, and it may try again then.
-      if (attempt == kAttempts || !others_hold_pins()) {
-        throw;
-      }
-    }
-    wait_for_others(generation());
-  }
-}
-
-Pins Device::try_enter(
-    const Storages& storages,
-    cudaStream_t stream,
-    bool adopt_new) {
-  Pins pins;
-  Pins absent;
-  Pins ahead;
-  try {
-    {
-      Lock lock(*this);
-      for (c10::StorageImpl* storage : storages) {
-        disarm_if_stale(storage);
-        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
-        if (!record) {
-          continue;
-        }
-        take_pin(record, pins);
-        if (C10_UNLIKELY(is_capturing())) {
-          hold_in_capture(record);
-        } else if (record->state == ManagedStorage::State::kResident) {
-          note_use(record, stream);
-        } else {
-          absent.push_back(record);
-        }
-      }
-      const c10::SmallVector<Page*, 8> pages(pins.begin(), pins.end());
-      std::vector<Page*> fetch;
-      policy_->on_operator(pages.data(), pages.size(), fetch);
-      for (Page* page : fetch) {
-        take_pin(static_cast<ManagedStorage*>(page), ahead);
-      }
-    }
-    for (ManagedStorage* record : absent) {
-      page_in(record);
-      Lock lock(*this);
-      note_use(record, stream);
-    }
-  } catch (...) {
-    ahead.append(pins.begin(), pins.end());
-    leave(ahead);
-    throw;
-  }
-  fetch_ahead(ahead);
-  return pins;
-}
-
-// Pins for an operator: the pin is counted as one that will be given back.
-void Device::take_pin(ManagedStorage* record, Pins& pins) {
-  pins.push_back(record);
-  add_pin(record);
-  ++operator_pins_;
-  ++pins_of_this_thread(index_);
-}
-
-// Starts the page-ins that the policy asked for. They are a guess, so they may
-// fail for want of room. Gives the pins back.
-void Device::fetch_ahead(const Pins& ahead) {
-  try {
-    for (ManagedStorage* record : ahead) {
-      page_in(record);
-    }
-  } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
-    // The operators that need the bytes will ask again.
-  }
-  if (!ahead.empty()) {
-    leave(ahead);
-  }
-}
-
-void Device::leave(
-    const Pins& pins,
-    const Storages& fresh,
-    cudaStream_t stream) noexcept {
-  const bool are_gradients = !fresh.empty() && makes_gradients();
-  Freed freed(*this);
-  Lock lock(*this);
-  for (ManagedStorage* record : pins) {
-    drop_pin(record, freed);
-  }
-  if (!pins.empty()) {
-    operator_pins_ -= static_cast<int64_t>(pins.size());
-    pins_of_this_thread(index_) -= static_cast<int64_t>(pins.size());
-    note_change();
-  }
-  for (c10::StorageImpl* storage : fresh) {
-    disarm_if_stale(storage);
-    const bool is_new = !managed(storage);
-    ManagedStorage* record = adopt(storage);
-    if (record && record->pins == 0) {
-      note_use(record, stream);
-    }
-    if (record && is_new && are_gradients) {
-      let_cross(record);
-    }
-  }
-}
-
-void Device::note_change() noexcept {
-  ++generation_;
-  if (waiters_.load() > 0) {
-    changed_.notify_all();
-  }
-}
-
-bool Device::others_hold_pins() {
-  Lock lock(*this);
-  return letting_go_.load() > 0 || operator_pins_ > pins_of_this_thread(index_);
-}
-
-bool Device::wait_for_others(uint64_t seen) {
-  ++waiters_;
-  bool changed = false;
-  {
-    Lock lock(*this);
-    const int64_t own = pins_of_this_thread(index_);
-    waiting_pins_ += own;
-    changed_.notify_all(); // the others may wait for this thread's pins
-    // The host waits because the memory it needs is in use by operators that
-    // other threads are launching right now. It looks every so often, since a
-    // change may be announced without the mutex. With no pins of its own it
-    // waits for threads that wait too: the first of them to give up moves on.
-    const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
-    auto is_hopeful = [&] {
-      const int64_t hopeless = own == 0 ? 0 : waiting_pins_;
-      return letting_go_.load() > 0 || operator_pins_ > hopeless;
-    };
-    while (!(changed = generation() != seen) && is_hopeful() &&
-           std::chrono::steady_clock::now() < give_up) {
-      lock.wait_for(changed_, std::chrono::milliseconds{1});
-    }
-    waiting_pins_ -= own;
-  }
-  --waiters_;
-  return changed;
-}
-
 // The record of the storage, made if it has none and LMS can manage it: its
 // bytes are a whole allocation of the native allocator, outside private pools.
 ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
@@ -256,15 +90,19 @@ ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
   }
   auto* record = new ManagedStorage(
       *this, storage, reinterpret_cast<cudaStream_t>(segment->stream));
+  record->id = ++last_id_;
   record->block = block;
-  block->page = record;
+  occupy(block, record);
   record->index = records_.size();
   records_.push_back(record);
   for (const Pool pool : {kAll, record->pool()}) {
     stats_.managed[pool].add(1);
     stats_.managed_bytes[pool].add(static_cast<int64_t>(record->bytes));
   }
-  set_evictable(record);
+  update_page(record);
+  if (Trace* trace = this->trace()) {
+    trace->add_alloc(*record);
+  }
   // A resize must come to LMS for its memory.
   if (storage->allocator() == &Allocator::get().native()) {
     storage->set_allocator(&Allocator::get());
@@ -272,66 +110,18 @@ ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
   return record;
 }
 
-void Device::add_pin(ManagedStorage* record) {
-  if (record->pins++ > 0) {
-    return;
-  }
-  for (const Pool pool : {kAll, record->pool()}) {
-    stats_.pinned[pool].add(1);
-    stats_.pinned_bytes[pool].add(static_cast<int64_t>(record->bytes));
-  }
-  set_evictable(record);
-  if (record->state == ManagedStorage::State::kResident) {
-    record->show_address();
-  }
+Trace* Device::trace() const noexcept {
+  Trace* trace = Trace::get();
+  return C10_UNLIKELY(trace != nullptr) && index_ == Trace::kDevice ? trace
+                                                                    : nullptr;
 }
 
-void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
-  if (--record->pins > 0) {
-    return;
-  }
-  for (const Pool pool : {kAll, record->pool()}) {
-    stats_.pinned[pool].remove(1);
-    stats_.pinned_bytes[pool].remove(static_cast<int64_t>(record->bytes));
-  }
-  if (record->dead) {
-    freed.records.emplace_back(record);
-    return;
-  }
-  record->hide_address();
-  set_evictable(record);
-}
-
-void Device::set_evictable(ManagedStorage* record) {
-  record->evictable =
-      record->pins == 0 && record->state == ManagedStorage::State::kResident;
-}
-
-void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
-  if (stream == record->home) {
-    return; // waited for the arrival already
-  }
-  for (cudaStream_t user : record->users) {
-    if (user == stream) {
-      return;
-    }
-  }
-  c10::cuda::CUDAGuard guard(index_);
-  wait_event(stream, record->arrival);
-  record->users.push_back(stream);
-}
-
-// Nothing waits for the arrival: a capture begins after the device is idle.
-void Device::hold_in_capture(ManagedStorage* record) {
-  TORCH_CHECK(
-      record->state == ManagedStorage::State::kResident,
-      "A CUDA graph capture touches a tensor whose memory Large Model Support "
-      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
-      "of the tensors that the graph uses.");
-  if (!record->held) {
-    add_pin(record);
-    record->held = true;
-  }
+// What the policy sees of the record.
+void Device::update_page(ManagedStorage* record) {
+  const bool is_here = record->state == ManagedStorage::State::kResident;
+  record->resident = record->state != ManagedStorage::State::kPagedOut;
+  record->evictable = is_here && record->pins == 0;
+  record->clean = is_here && record->host != nullptr;
 }
 
 void Device::hold(ManagedStorage* record) {
@@ -351,6 +141,7 @@ void Device::hold(ManagedStorage* record) {
     throw;
   }
   Lock lock(*this);
+  drop_host_copy(record); // nobody tells when the bytes are written
   if (record->held) { // by another thread meanwhile: its pin is enough
     drop_pin(record, freed);
   }
@@ -380,9 +171,7 @@ void Device::release(c10::StorageImpl* storage) {
       C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
     }
     c10::SmallVector<c10::cuda::CUDAStream, 1> streams(record->recorded);
-    if (record->block) {
-      record->block->page = nullptr;
-    }
+    occupy(record->block, nullptr);
     record->restore_data_ptr();
     remove(record, freed);
     drop_pin(record, freed);
@@ -403,7 +192,11 @@ void Device::forget(ManagedStorage* record) noexcept {
   Lock lock(*this);
   if (record->state == ManagedStorage::State::kResident) {
     freed.recorded = record->recorded;
-    freed.add(detach_memory(record));
+    if (record->arrival && !record->is_used_on(record->home)) {
+      free_arriving(detach_memory(record), record->arrival, freed);
+    } else {
+      freed.add(detach_memory(record));
+    }
     freed.recorded_in = &freed.memory.back();
   }
   const bool is_pinned = record->pins > 0;
@@ -416,16 +209,22 @@ void Device::forget(ManagedStorage* record) noexcept {
 // Takes the record off the books: its owner has let it go. If it is pinned, the
 // last pin frees it.
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
+  policy_->on_death(record);
+  if (Trace* trace = this->trace()) {
+    trace->add_free(*record);
+  }
   record->dead = true;
   if (record->held) {
     drop_pin(record, freed);
   }
   record->evictable = false;
   crossing_ -= record->may_cross ? 1 : 0;
-  if (record->host) {
-    HostMemory::get().free(record->host, std::move(record->departure));
-    record->host = nullptr;
+  // If it is arriving, the thread that copies it in sees to the rest.
+  if (record->state == ManagedStorage::State::kPagedOut) {
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
+  }
+  if (record->host && record->state != ManagedStorage::State::kArriving) {
+    free_host_copy(record);
   }
   records_.back()->index = record->index;
   records_[record->index] = records_.back();
@@ -464,7 +263,7 @@ void Device::let_cross(ManagedStorage* record) {
   if (!record->may_cross) {
     record->may_cross = true;
     ++crossing_;
-    if (record->pins == 0) {
+    if (!record->is_shown()) {
       record->check_access();
     }
   }
@@ -478,7 +277,7 @@ void Device::check_gradients_again() {
   for (ManagedStorage* record : records_) {
     if (record->may_cross) {
       record->may_cross = false;
-      if (record->pins == 0) {
+      if (!record->is_shown()) {
         record->check_access();
       }
     }

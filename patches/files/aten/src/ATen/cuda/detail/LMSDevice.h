@@ -1,16 +1,21 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSHandover.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSSpace.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <ATen/cuda/detail/LMSStorage.h>
+#include <ATen/cuda/detail/LMSTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,18 +23,28 @@ namespace at::cuda::lms {
 
 using c10::CachingDeviceAllocator::TraceEntry;
 
-// Records an operator pinned, in the order of pinning.
-using Pins = c10::SmallVector<ManagedStorage*, 8>;
-using Storages = c10::SmallVector<c10::StorageImpl*, 8>;
+// A storage that an operator is about to touch.
+struct Access {
+  c10::StorageImpl* storage;
+  bool writes;
+};
+using Accesses = c10::SmallVector<Access, 8>;
+// A pin on a storage, taken for an access.
+struct Pin {
+  ManagedStorage* record;
+  bool writes;
+};
+using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 
 // Note [Lock order of Large Model Support]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // 1. the caching allocator's mutex of a device (upstream's)
 // 2. the mutex of that device's lms::Device
-// 3. the mutex of HostMemory, and that of the event pool
+// 3. the mutex of the Trace
+// 4. the mutex of HostMemory, and those of the event pools
 // A thread takes them in this order only. (LMSBackward's is taken before 2, and
 // never with 1.) So nothing that may allocate or free device memory runs under
-// 2 or 3: memory to be freed is collected in `Freed` and let go after 2 is
+// 2, 3 or 4: memory to be freed is collected in `Freed` and let go after 2 is
 // released. No mutex of LMS is held while the GIL is
 // taken: reference counts of storages, whose changes may take the GIL, are not
 // touched under 2, and the allocator, whose stack recorder may take it, is not
@@ -54,13 +69,20 @@ class Device {
   // Pins the storages, adopting those not managed yet if `adopt`, and pages in
   // what is not resident; later work on `stream` sees the bytes. If it throws
   // no pin is left behind; c10::OutOfMemoryError when there is no room.
-  Pins enter(const Storages& storages, cudaStream_t stream, bool adopt);
-  // Gives the pins back and starts to manage the new storages, which work on
-  // `stream` has used.
+  Pins enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
+  // Gives the pins back.
+  void leave(const Pins& pins) noexcept;
+  // The operator of that name is launched: gives its pins back, starts to
+  // manage its results, which work on `stream` has written, and does what the
+  // policy wants done next. `span`: of the operator if it is being recorded.
   void leave(
       const Pins& pins,
-      const Storages& fresh = {},
-      cudaStream_t stream = nullptr) noexcept;
+      const Accesses& results,
+      cudaStream_t stream,
+      uint64_t name,
+      const Trace::Span& span) noexcept;
+  // Starts to manage a storage that exists.
+  void adopt_existing(c10::StorageImpl* storage);
 
   // Pins for the rest of the storage's life and waits on the host, so that
   // the bytes are valid on any stream.
@@ -83,9 +105,18 @@ class Device {
   // reclaimed. Never throws, since it is called from inside the allocator: a
   // storage whose copy fails stays resident, and the request ends in an
   // out-of-memory error that gives the reason.
-  size_t reclaim(const Request& request, Scope scope) noexcept;
+  size_t reclaim(const Request& wanted, Scope scope) noexcept;
+  // Joins free ranges so that the request can be served, if other storages can
+  // be moved aside for that. See Note [Moving storages aside].
+  void make_gap(const Request& request) noexcept;
   // True if serving the request takes memory beyond the limit.
   bool must_reclaim(size_t bytes);
+  // Memory that was allocated goes back unused: whoever gets it next has to
+  // wait for `pending` in its place.
+  void return_pending(const void* memory, Handover::Events pending) noexcept;
+  // Waits on the host until no copy reads from device memory that LMS gave up,
+  // so that the memory can go back to the driver.
+  void settle();
 
   // Counts the times that memory or pins were given back.
   uint64_t generation() const {
@@ -106,6 +137,8 @@ class Device {
   void set_limit(size_t bytes);
   void remove_limit(); // when LMS is turned off
   size_t limit();
+  // Bytes that small storages can take on the device together.
+  size_t room_for_small();
   size_t requested_limit(); // as given to set_limit
   // Of torch.cuda.set_per_process_memory_fraction; the smaller limit counts.
   void set_user_fraction(double fraction);
@@ -120,36 +153,81 @@ class Device {
  private:
   class Lock;
   struct Freed;
+  // Device memory that its storage does not need any more. It is kept until
+  // `events` have happened or somebody needs it: a policy sees a page that can
+  // be evicted for nothing.
+  struct Leaving final : Page {
+    c10::DataPtr memory;
+    Block* block = nullptr; // null: unknown to the layout
+    Handover::Events events; // of the work that reads from it
+    std::list<Leaving>::iterator self; // in leaving_
+  };
 
   explicit Device(c10::DeviceIndex index);
 
   // The rest is called with the mutex held, except where noted.
 
-  Pins try_enter(const Storages& storages, cudaStream_t stream, bool adopt);
+  // Without the mutex.
+  Pins try_enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
   bool others_hold_pins(); // without the mutex
-  void take_pin(ManagedStorage* storage, Pins& pins);
+  void take_pin(ManagedStorage* storage, bool writes, Pins& pins);
+  void give_back(const Pins& pins, Freed& freed) noexcept;
+  ManagedStorage* manage(
+      c10::StorageImpl* result,
+      cudaStream_t stream,
+      bool may_cross);
+  Pins follow_policy();
   ManagedStorage* adopt(c10::StorageImpl* storage);
   void let_cross(ManagedStorage* storage);
   void add_pin(ManagedStorage* storage);
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
   void note_change() noexcept; // with or without the mutex
-  // Work on the stream is about to use the resident bytes.
+  void note_access(const Pin& pin, cudaStream_t stream);
   void note_use(ManagedStorage* storage, cudaStream_t stream);
   void hold_in_capture(ManagedStorage* storage);
-  void set_evictable(ManagedStorage* storage);
+  void update_page(ManagedStorage* storage);
+  Trace* trace() const noexcept; // that records this device, else null
   void remove(ManagedStorage* storage, Freed& freed) noexcept;
 
   void attach_memory(ManagedStorage* storage, c10::DataPtr memory);
   c10::DataPtr detach_memory(ManagedStorage* storage);
-  bool page_out(ManagedStorage* storage, Freed& freed);
+  Handover::Events uses_of(const ManagedStorage* storage);
+  bool page_out(ManagedStorage* storage);
   Event copy_out(ManagedStorage* storage, void* host);
+  void* host_memory(size_t bytes);
+  void free_host_copy(ManagedStorage* storage);
+  // The bytes are about to be written, or host memory is short.
+  void drop_host_copy(ManagedStorage* storage);
+  void occupy(Block* block, Page* page);
+  void hand_over(Leaving& leaving, Freed& freed);
+  void free_arriving(c10::DataPtr memory, Event arrival, Freed& freed);
+  bool evict(Page* page, Freed& freed);
+  bool is_crowded(const Request& request) const;
+  void release_left_memory(Freed& freed);
+  void move_out_of(const Clearing& clearing, const Pins& moving);
+  void move(
+      ManagedStorage* storage,
+      c10::DataPtr memory,
+      Handover::Events pending); // without the mutex
+  void settle_in_place(const Pins& moving) noexcept;
+  size_t note_progress();
+  std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
+  void consolidate(cudaStream_t stream) noexcept; // without the mutex
+  void take_one_segment(cudaStream_t stream);
+  std::vector<Page*> all_evictable();
   void page_in(ManagedStorage* storage); // without the mutex
-  void fetch_ahead(const Pins& ahead); // without the mutex
-  Event copy_in(ManagedStorage* storage, void* memory);
-  std::vector<Page*> all_evictable() const;
+  bool page_in_ahead(ManagedStorage* storage); // without the mutex
+  bool make_room_ahead(ManagedStorage* storage, Freed& freed);
+  void complete_page_in(ManagedStorage* storage, bool is_ahead); // without it
+  void fetch_ahead(const Pins& ahead) noexcept; // without the mutex
+  Event copy_in(
+      ManagedStorage* storage,
+      void* memory,
+      const Handover::Events& pending);
 
   void mirror_allocator(); // without the mutex
   void apply(const TraceEntry& entry);
+  void take_over(const TraceEntry& entry);
   void apply_limit(size_t bytes); // without the mutex
   size_t default_limit(); // without the mutex
 
@@ -165,12 +243,22 @@ class Device {
   int64_t waiting_pins_ = 0; // the part that belongs to waiting threads
 
   std::vector<ManagedStorage*> records_;
+  uint64_t last_id_ = 0; // of a record's page
+  std::list<Leaving> leaving_; // oldest first
+  Handover handover_;
   size_t crossing_ = 0; // records that may cross streams
   Layout layout_;
   std::unique_ptr<Policy> policy_;
+  Operator operator_; // scratch
+  Actions actions_; // scratch
+  size_t page_bytes_ = 0; // of blocks that have a page
+  size_t peak_unmanaged_ = 0; // bytes of the others, since the last operator
   // Trace events that came while the layout was first being read.
   std::vector<TraceEntry> backlog_;
   bool mirrored_ = false;
+  std::atomic<bool> is_short_{false}; // storages had to leave to make room
+  bool is_consolidated_ = false; // see Note [One segment]
+  size_t room_for_small_ = 0; // bytes, if it is
 
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order

@@ -26,11 +26,18 @@ struct Device::Freed {
   Freed(const Freed&) = delete;
   Freed& operator=(const Freed&) = delete;
   ~Freed() {
+    let_go();
+  }
+
+  // Without the mutex.
+  void let_go() {
     for (const auto& stream : recorded) {
       Allocator::get().native().recordStream(*recorded_in, stream);
     }
+    recorded.clear();
     memory.clear();
     if (is_letting_go) {
+      is_letting_go = false;
       --device.letting_go_;
       device.note_change();
     }

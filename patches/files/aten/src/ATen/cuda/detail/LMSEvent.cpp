@@ -1,17 +1,23 @@
 #include <ATen/cuda/detail/LMSEvent.h>
 
+#include <c10/cuda/CUDAGuard.h>
+
 #include <mutex>
 #include <vector>
 
 namespace at::cuda::lms {
 namespace {
 
-// Free events by device. Leaked on purpose: at exit CUDA may be gone before
-// static destructors run.
+// Free events of one kind by device. Leaked on purpose: at exit CUDA may be
+// gone before static destructors run.
 class EventPool {
  public:
-  static EventPool& get() {
-    static auto* pool = new EventPool();
+  static EventPool& plain() {
+    static auto* pool = new EventPool(cudaEventDisableTiming);
+    return *pool;
+  }
+  static EventPool& timed() {
+    static auto* pool = new EventPool(cudaEventDefault);
     return *pool;
   }
 
@@ -26,7 +32,7 @@ class EventPool {
       }
     }
     if (!raw) {
-      C10_CUDA_CHECK(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
+      C10_CUDA_CHECK(cudaEventCreateWithFlags(&raw, flags_));
     }
     return {raw, [this, device](cudaEvent_t event) {
               std::lock_guard<std::mutex> lock(mutex_);
@@ -35,6 +41,8 @@ class EventPool {
   }
 
  private:
+  explicit EventPool(unsigned flags) : flags_(flags) {}
+
   std::vector<cudaEvent_t>& free_for(c10::DeviceIndex device) {
     const size_t index = static_cast<uint8_t>(device);
     if (index >= free_.size()) {
@@ -43,6 +51,7 @@ class EventPool {
     return free_[index];
   }
 
+  const unsigned flags_; // of cudaEventCreateWithFlags
   std::mutex mutex_;
   std::vector<std::vector<cudaEvent_t>> free_;
 };
@@ -50,9 +59,22 @@ class EventPool {
 } // namespace
 
 Event record_event(c10::DeviceIndex device, cudaStream_t stream) {
-  auto event = EventPool::get().acquire(device);
+  auto event = EventPool::plain().acquire(device);
   C10_CUDA_CHECK(cudaEventRecord(event.get(), stream));
   return event;
+}
+
+Event record_timed_event(c10::DeviceIndex device, cudaStream_t stream) {
+  c10::cuda::CUDAGuard guard(device);
+  auto event = EventPool::timed().acquire(device);
+  C10_CUDA_CHECK(cudaEventRecord(event.get(), stream));
+  return event;
+}
+
+double microseconds_between(const Event& begin, const Event& end) {
+  float milliseconds = 0;
+  C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+  return 1e3 * static_cast<double>(milliseconds);
 }
 
 void wait_event(cudaStream_t stream, const Event& event) {

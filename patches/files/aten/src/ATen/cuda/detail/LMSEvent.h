@@ -8,14 +8,22 @@
 
 namespace at::cuda::lms {
 
-// A CUDA event without timing, shared by whoever has to wait for it. Null:
-// nothing to wait for. Destroyed events are not returned to CUDA one by one
+// A CUDA event, shared by whoever has to wait for it. Null: nothing to wait
+// for. Destroyed events are not returned to CUDA one by one
 // but kept for reuse on their device.
 using Event = std::shared_ptr<CUevent_st>;
 
 // Records a new event at the end of what is queued on the stream. The device
 // must be current. Throws c10::Error when CUDA does.
 Event record_event(c10::DeviceIndex device, cudaStream_t stream);
+
+// The same with the time at which it happens, which costs the device more. Any
+// device may be current.
+Event record_timed_event(c10::DeviceIndex device, cudaStream_t stream);
+
+// Microseconds on the device between two timed events that have happened.
+// Throws c10::Error when CUDA does.
+double microseconds_between(const Event& begin, const Event& end);
 
 // Makes later work on the stream wait for the event, without blocking the
 // host. Throws c10::Error when CUDA does.

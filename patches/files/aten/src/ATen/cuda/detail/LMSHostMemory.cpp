@@ -37,7 +37,7 @@ HostMemory& HostMemory::get() {
   return *pool;
 }
 
-void* HostMemory::allocate(size_t bytes) {
+void* HostMemory::allocate(size_t bytes, bool may_wait) {
   std::lock_guard<std::mutex> lock(mutex_);
   bytes = round_up(bytes, kAlignment);
   collect(/*wait=*/false);
@@ -49,7 +49,7 @@ void* HostMemory::allocate(size_t bytes) {
   }
   // The host waits here because no memory is left that is not being copied
   // from; the oldest copy is the first to end.
-  while (collect(/*wait=*/true)) {
+  while (may_wait && collect(/*wait=*/true)) {
     if (void* ptr = take(bytes)) {
       return ptr;
     }

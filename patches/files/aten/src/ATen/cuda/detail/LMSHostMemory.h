@@ -36,8 +36,9 @@ class HostMemory {
 
   static HostMemory& get();
 
-  // Null when the limit or the host's memory is spent.
-  void* allocate(size_t bytes);
+  // Null when the limit or the host's memory is spent; with `may_wait` only
+  // when waiting for copies out of freed memory does not help either.
+  void* allocate(size_t bytes, bool may_wait);
 
   // Takes the memory back once `ready` has happened on the device: the copy
   // that reads it is then done. A null event means now.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,9 +15,20 @@ constexpr size_t round_up(size_t bytes, size_t unit) {
 
 // What a policy knows of a managed storage.
 struct Page {
+  uint64_t id = 0; // never given to another; 0: memory that is being left, see
+                   // Device::Leaving
   size_t bytes = 0; // of the storage, not rounded to the allocator's block
-  uint64_t last_use = 0; // the device's operator count when last pinned
+  bool resident = false; // on the device, or on its way there
   bool evictable = false; // resident, not pinned, not held
+  bool clean = false; // the host has its bytes: evicting it copies nothing
+  // With id 0: bytes to be copied to the host until the memory is free.
+  size_t bytes_until_left = 0;
+  // The rest is the policy's own, in operators seen; kNever: no use is known.
+  uint64_t last_use = 0;
+  uint64_t last_slot = 0;
+  uint64_t next_use = kNever;
+
+  static constexpr uint64_t kNever = ~uint64_t{0};
 };
 
 // Constants of the caching allocator, bytes.
@@ -39,6 +51,12 @@ struct Segment {
   bool is_private = false; // belongs to a graph's or a user's memory pool
   bool is_expandable = false; // mapped piece by piece
   Blocks blocks; // the gaps between them are free
+  std::multiset<size_t> gaps; // their sizes, in bytes
+
+  // A segment serves either small or large requests; which of the two shows in
+  // the size of any of its blocks. One without blocks serves both kinds here:
+  // the allocator may give it back to the driver and take it anew.
+  bool serves(size_t bytes, uintptr_t on_stream) const;
 };
 
 // Mirror of the caching allocator's segments and blocks on one device, kept up
@@ -68,12 +86,26 @@ class Layout {
   size_t reserved() const {
     return reserved_;
   }
+  // Bytes of the blocks.
+  size_t allocated() const {
+    return allocated_;
+  }
+  // Bytes of segments without blocks that the allocator may give back.
+  size_t empty() const;
+  // True if a free range of that size can serve an allocation on the stream.
+  bool has_gap(size_t bytes, uintptr_t stream) const;
 
  private:
   Segments::iterator segment_of(uintptr_t address);
+  // Begin and end of the free range around an address that no block covers.
+  static std::pair<uintptr_t, uintptr_t> gap_around(
+      Segments::iterator segment,
+      uintptr_t address);
+  static void find_gaps(Segments::iterator segment);
 
   Segments segments_;
   size_t reserved_ = 0;
+  size_t allocated_ = 0;
 };
 
 // A free range or an allocated block, in address order.
@@ -82,7 +114,7 @@ struct Range {
   const Block* block; // null: free
 };
 
-// The ranges that make up a segment, free ones included.
+// The ranges that make up a segment, free ones included, in address order.
 std::vector<Range> ranges_of(uintptr_t address, const Segment& segment);
 
 } // namespace at::cuda::lms

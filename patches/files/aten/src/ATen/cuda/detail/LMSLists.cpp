@@ -58,9 +58,23 @@ Lists find_lists(c10::ArrayRef<IValue> arguments) {
   return lists;
 }
 
+struct Bytes {
+  size_t all = 0;
+  size_t small = 0; // the part in storages from segments of small blocks
+
+  Bytes& operator+=(const Bytes& other) {
+    all += other.all;
+    small += other.small;
+    return *this;
+  }
+  bool fits_in(const Bytes& budget) const {
+    return all <= budget.all && small <= budget.small;
+  }
+};
+
 struct Need {
   c10::DeviceIndex device = -1; // -1: not on one CUDA device
-  std::vector<size_t> bytes; // of the i-th tensors together
+  std::vector<Bytes> bytes; // of the i-th tensors together
 };
 
 Need measure(c10::ArrayRef<IValue> arguments, const Lists& lists) {
@@ -76,7 +90,8 @@ Need measure(c10::ArrayRef<IValue> arguments, const Lists& lists) {
       const at::Tensor& tensor = list[i].toTensor();
       auto* storage =
           tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-      need.bytes[i] += storage->nbytes();
+      const size_t bytes = storage->nbytes();
+      need.bytes[i] += {bytes, bytes <= kSmallSize ? bytes : 0};
       need.device = tensor.device().index();
     }
   }
@@ -120,16 +135,17 @@ IValue slice(const IValue& list, size_t begin, size_t end) {
 
 // Ends of the chunks: each has at most `budget` bytes, or one tensor.
 std::vector<size_t> chunk_ends(
-    const std::vector<size_t>& bytes,
-    size_t budget) {
+    const std::vector<Bytes>& bytes,
+    const Bytes& budget) {
   std::vector<size_t> ends;
-  size_t sum = 0;
+  Bytes sum;
   for (size_t i = 0; i < bytes.size(); ++i) {
-    if (sum > 0 && sum + bytes[i] > budget) {
-      ends.push_back(i);
-      sum = 0;
-    }
+    const Bytes before = sum;
     sum += bytes[i];
+    if (before.all > 0 && !sum.fits_in(budget)) {
+      ends.push_back(i);
+      sum = bytes[i];
+    }
   }
   ends.push_back(bytes.size());
   return ends;
@@ -190,15 +206,21 @@ void run_list_operator(
   }
   // Results are as large as the first list.
   const size_t results = schema.returns().size();
-  size_t total = 0;
-  for (size_t& bytes : need.bytes) {
-    bytes += results * bytes / lists.positions.size();
+  Bytes total;
+  for (Bytes& bytes : need.bytes) {
+    const size_t lists_of_arguments = lists.positions.size();
+    bytes +=
+        {results * bytes.all / lists_of_arguments,
+         results * bytes.small / lists_of_arguments};
     total += bytes;
   }
-  const size_t budget = Settings::get().chaos()
-      ? total / kChunksUnderChaos
-      : Device::get(need.device).limit() / kChunksInLimit;
-  if (total <= budget) {
+  Device& device = Device::get(need.device);
+  const Bytes budget = Settings::get().chaos()
+      ? Bytes{total.all / kChunksUnderChaos, total.small}
+      : Bytes{
+            device.limit() / kChunksInLimit,
+            device.room_for_small() / kChunksInLimit};
+  if (total.fits_in(budget)) {
     run_operator(op, keys, stack);
   } else if (is_foreach(schema) && !is_uniform(arguments, lists)) {
     // The loop's own operators come back to LMS one by one.

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -85,10 +86,30 @@ void Device::on_trace(const TraceEntry& entry) {
   }
 }
 
+// See Note [Handing memory over].
+void Device::take_over(const TraceEntry& entry) {
+  peak_unmanaged_ =
+      std::max(peak_unmanaged_, layout_.allocated() - page_bytes_);
+  const Block* block = layout_.find(entry.addr_).second;
+  auto events = handover_.take(entry.addr_, block ? block->size : entry.size_);
+  if (events.empty()) {
+    return;
+  }
+  if (CurrentRequest* request = CurrentRequest::get()) {
+    request->pending.append(events.begin(), events.end());
+    return;
+  }
+  // The allocation did not come through the layer, so nobody else would wait.
+  for (const Event& event : events) {
+    C10_CUDA_CHECK_WARN(cudaEventSynchronize(event.get()));
+  }
+}
+
 void Device::apply(const TraceEntry& entry) {
   switch (entry.action_) {
     case TraceEntry::ALLOC:
       layout_.add_block(entry.addr_, entry.size_);
+      take_over(entry);
       break;
     case TraceEntry::FREE_COMPLETED:
       layout_.remove_block(entry.addr_);

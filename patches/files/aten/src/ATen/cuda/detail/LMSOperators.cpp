@@ -6,9 +6,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -25,71 +28,124 @@ using c10::IValue;
 // operator adopts: a kernel takes the address of what it allocates itself.
 thread_local int adoption_pauses = 0;
 
-// Operators that threads with interception run without pins, LMS being off.
+// Operators that began while nothing was adopted, so that they may run on
+// storages without pins; and those of the thread.
 std::atomic<int> unpinned_operators{0};
+thread_local int own_unpinned_operators = 0;
+std::atomic<bool> is_enabling{false};
 constexpr std::chrono::seconds kLongestWait{10};
 
-struct Unpinned {
+// Counts an operator that begins while nothing is adopted.
+class Unpinned {
+ public:
   Unpinned() {
-    ++unpinned_operators;
+    while (!Settings::get().enabled()) {
+      ++unpinned_operators;
+      // Looked at after counting: enable_adoption looks the other way round.
+      if (!is_enabling.load() || own_unpinned_operators > 0) {
+        is_counted_ = true;
+        ++own_unpinned_operators;
+        return;
+      }
+      --unpinned_operators;
+      std::this_thread::yield();
+    }
   }
   Unpinned(const Unpinned&) = delete;
   Unpinned& operator=(const Unpinned&) = delete;
   ~Unpinned() {
-    --unpinned_operators;
+    if (is_counted_) {
+      --own_unpinned_operators;
+      --unpinned_operators;
+    }
   }
+
+ private:
+  bool is_counted_ = false;
 };
 
 // --- which storages an operator touches ---
 
 struct Touched {
   c10::DeviceIndex device;
-  c10::StorageImpl* storage;
+  Access access;
 };
 using TouchedList = c10::SmallVector<Touched, 8>;
 
-void gather(const c10::Storage& storage, TouchedList& out) {
+void gather(const c10::Storage& storage, bool writes, TouchedList& out) {
   if (storage && storage.device_type() == c10::DeviceType::CUDA) {
-    out.push_back({storage.device().index(), storage.unsafeGetStorageImpl()});
+    out.push_back(
+        {storage.device().index(), {storage.unsafeGetStorageImpl(), writes}});
   }
 }
 
-void gather(const at::Tensor& tensor, TouchedList& out) {
+void gather(const at::Tensor& tensor, bool writes, TouchedList& out) {
   if (tensor.defined() && tensor.is_cuda() && tensor.has_storage()) {
-    gather(tensor.unsafeGetTensorImpl()->unsafe_storage(), out);
+    gather(tensor.unsafeGetTensorImpl()->unsafe_storage(), writes, out);
   }
 }
 
-void gather(const IValue& value, TouchedList& out) {
+void gather(const IValue& value, bool writes, TouchedList& out) {
   if (value.isTensor()) {
-    gather(value.toTensor(), out);
+    gather(value.toTensor(), writes, out);
   } else if (value.isList()) {
     for (const IValue& element : value.toListRef()) {
       if (!element.isTensor() && !element.isNone()) {
         break; // a list of something else
       }
-      gather(element, out);
+      gather(element, writes, out);
     }
   } else if (value.isStorage()) {
-    gather(value.toStorage(), out);
+    gather(value.toStorage(), writes, out);
   }
 }
 
-TouchedList touched_by(c10::ArrayRef<IValue> values) {
+// What the schema says about writes can be relied on for PyTorch's own
+// operators, but for a few older ones that update an argument silently.
+bool declares_writes(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  const auto is_from = [&](const char* space) {
+    return name.rfind(space, 0) == 0;
+  };
+  if (!is_from("aten::") && !is_from("prims::")) {
+    return false;
+  }
+  for (const char* silent :
+       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
+    if (name.find(silent) != std::string::npos) {
+      return false;
+    }
+  }
+  return true;
+}
+
+TouchedList touched_by_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> values) {
+  TouchedList touched;
+  const bool declared = declares_writes(schema);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    gather(values[i], !declared || (alias && alias->isWrite()), touched);
+  }
+  return touched;
+}
+
+TouchedList touched_by_results(c10::ArrayRef<IValue> values) {
   TouchedList touched;
   for (const IValue& value : values) {
-    gather(value, touched);
+    gather(value, /*writes=*/true, touched);
   }
   return touched;
 }
 
 // Takes the storages of one device out of the list.
-Storages take_device(TouchedList& touched, c10::DeviceIndex device) {
-  Storages taken;
+Accesses take_device(TouchedList& touched, c10::DeviceIndex device) {
+  Accesses taken;
   TouchedList rest;
   for (const Touched& entry : touched) {
     if (entry.device == device) {
-      taken.push_back(entry.storage);
+      taken.push_back(entry.access);
     } else {
       rest.push_back(entry);
     }
@@ -106,8 +162,12 @@ cudaStream_t current_stream(c10::DeviceIndex device) {
 
 class OperatorScope {
  public:
-  explicit OperatorScope(c10::ArrayRef<IValue> arguments) {
-    TouchedList touched = touched_by(arguments);
+  OperatorScope(
+      const c10::FunctionSchema& schema,
+      c10::DispatchKeySet keys,
+      c10::ArrayRef<IValue> arguments)
+      : name_(std::hash<c10::OperatorName>()(schema.operator_name())) {
+    TouchedList touched = touched_by_arguments(schema, arguments);
     try {
       while (!touched.empty()) {
         const auto index = touched.front().device;
@@ -117,6 +177,10 @@ class OperatorScope {
             take_device(touched, index),
             current_stream(index),
             /*adopt=*/adoption_pauses == 0);
+      }
+      if (C10_UNLIKELY(Trace::get() != nullptr) && adoption_pauses == 0 &&
+          keys.has_backend(c10::BackendComponent::CUDABit)) {
+        span_ = Trace::begin(schema.operator_name());
       }
     } catch (...) {
       leave();
@@ -130,20 +194,28 @@ class OperatorScope {
   }
 
   void adopt(c10::ArrayRef<IValue> results) {
-    TouchedList touched = touched_by(results);
-    for (auto& [device, pins] : pinned_) {
+    Trace::end(span_);
+    TouchedList touched = touched_by_results(results);
+    auto used = std::move(pinned_);
+    pinned_.clear();
+    for (const Touched& entry : touched) {
+      const auto* device = &Device::get(entry.device);
+      if (std::none_of(used.begin(), used.end(), [&](const auto& pinned) {
+            return pinned.first == device;
+          })) {
+        used.push_back({&Device::get(entry.device), {}});
+      }
+    }
+    for (auto& [device, pins] : used) {
       device->leave(
           pins,
           take_device(touched, device->index()),
-          current_stream(device->index()));
+          current_stream(device->index()),
+          name_,
+          span_);
     }
-    auto used = std::move(pinned_);
-    pinned_.clear();
-    while (!touched.empty()) {
-      const auto index = touched.front().device;
-      used.push_back({&Device::get(index), {}});
-      used.back().first->leave(
-          {}, take_device(touched, index), current_stream(index));
+    if (span_.begin) {
+      Trace::write_completed();
     }
     if (Settings::get().chaos()) {
       for (auto& [device, pins] : used) {
@@ -160,6 +232,8 @@ class OperatorScope {
     pinned_.clear();
   }
 
+  const uint64_t name_;
+  Trace::Span span_;
   c10::SmallVector<std::pair<Device*, Pins>, 1> pinned_;
 };
 
@@ -266,12 +340,15 @@ void intercept_operators() {
   interception->add_operators();
 }
 
-void wait_for_unpinned_operators() {
+void enable_adoption() {
+  is_enabling.store(true);
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
   while (unpinned_operators.load() > 0 &&
          std::chrono::steady_clock::now() < give_up) {
     std::this_thread::yield();
   }
+  Settings::get().set_enabled(true);
+  is_enabling.store(false);
 }
 
 void set_thread_enabled(bool enabled) {
@@ -284,18 +361,17 @@ void run_operator(
     torch::jit::Stack* stack) {
   const auto below =
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  const Unpinned unpinned;
   if (!Settings::get().active()) {
-    const Unpinned unpinned;
-    if (!Settings::get().active()) { // still so now that it is counted
-      op.redispatchBoxed(below, stack);
-      return;
-    }
+    op.redispatchBoxed(below, stack);
+    return;
   }
   if (C10_UNLIKELY(has_new_operators.load(std::memory_order_relaxed))) {
     intercept_operators();
   }
   const auto& schema = op.schema();
-  OperatorScope scope(torch::jit::last(*stack, schema.arguments().size()));
+  OperatorScope scope(
+      schema, below, torch::jit::last(*stack, schema.arguments().size()));
   {
     AdoptionPause inside;
     op.redispatchBoxed(below, stack);

@@ -23,9 +23,9 @@ constexpr auto kKey = c10::DispatchKey::FPGA;
 // Registers the kernels; later calls add operators that are new since.
 void intercept_operators();
 
-// Waits until no intercepted operator runs without pins any more; storages must
-// not be adopted, and so hidden, under one. Call when LMS has become active.
-void wait_for_unpinned_operators();
+// Lets storages be adopted, once no intercepted operator runs without pins any
+// more: they must not be hidden under one. Operators that begin meanwhile wait.
+void enable_adoption();
 
 // Turns interception on or off for the calling thread, and for threads that
 // inherit its thread-local state, as autograd's do.

@@ -3,25 +3,30 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <utility>
 
 // Note [Order of copies and operators]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// No operation here blocks the host (pageable host memory apart: CUDA copies
-// it synchronously). The order is kept on the device:
-//  - a page-out copy waits for everything queued so far on the storage's home
-//    stream and on every other stream that used it;
-//  - the home stream then waits for the copy. The memory goes back to the
-//    allocator at once: whoever gets it next works on the home stream;
+// No operation here blocks the host (pageable host memory and the `original`
+// policy apart). The order is kept on the device:
+//  - a page-out copy waits for what is queued so far on every stream that used
+//    the storage. Nobody waits for it but the next owner of the memory, see
+//    Note [Handing memory over];
 //  - a page-in copy waits for the home stream, whose earlier work may still
-//    use the memory, and for the page-out copy of the same bytes;
-//  - the home stream and each stream about to use the bytes wait for it.
+//    use the memory, for what the memory was handed over with, and for the
+//    page-out copy of the same bytes;
+//  - each stream waits for it before its first use of the bytes.
 // The copies of one direction share a stream, so they are in order.
 
 namespace at::cuda::lms {
 namespace {
+
+// Overwritten memory in chaos: bytes that make no number in a floating type.
+constexpr int kChaosPattern = 0xFF;
 
 cudaStream_t make_copy_stream() {
   cudaStream_t stream = nullptr;
@@ -43,24 +48,42 @@ void Device::attach_memory(ManagedStorage* record, c10::DataPtr memory) {
   auto [segment, block] =
       layout_.find(reinterpret_cast<uintptr_t>(memory.get()));
   record->block = block;
-  if (block) {
-    block->page = record;
-  }
+  occupy(block, record);
   record->memory = std::move(memory);
   record->state = ManagedStorage::State::kResident;
-  set_evictable(record);
+  update_page(record);
   if (record->pins > 0) {
     record->show_address();
   }
 }
 
-c10::DataPtr Device::detach_memory(ManagedStorage* record) {
-  if (record->block) {
-    record->block->page = nullptr;
-    record->block = nullptr;
+// The block belongs to the page from now on; to nobody if null.
+void Device::occupy(Block* block, Page* page) {
+  if (block) {
+    page_bytes_ += (page ? block->size : 0) - (block->page ? block->size : 0);
+    block->page = page;
   }
-  record->evictable = false;
+}
+
+c10::DataPtr Device::detach_memory(ManagedStorage* record) {
+  occupy(record->block, nullptr);
+  record->block = nullptr;
   return std::move(record->memory);
+}
+
+// What work on the memory outside its home stream is queued so far.
+Handover::Events Device::uses_of(const ManagedStorage* record) {
+  Handover::Events events;
+  c10::cuda::CUDAGuard guard(index_);
+  for (cudaStream_t user : record->users) {
+    if (user != record->home) {
+      events.push_back(record_event(index_, user));
+    }
+  }
+  if (record->arrival && !record->is_used_on(record->home)) {
+    events.push_back(record->arrival);
+  }
+  return events;
 }
 
 // Queues the copy to `host` in its place among the streams' work.
@@ -69,62 +92,206 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   if (!out_stream_) {
     out_stream_ = make_copy_stream();
   }
+  wait_event(out_stream_, record->arrival);
   wait_event(out_stream_, record_event(index_, record->home));
-  for (cudaStream_t user : record->users) {
-    wait_event(out_stream_, record_event(index_, user));
+  for (const Event& use : uses_of(record)) {
+    wait_event(out_stream_, use);
   }
   try {
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        host,
-        record->memory.get(),
-        record->bytes,
-        cudaMemcpyDeviceToHost,
-        out_stream_));
-    Event departure = record_event(index_, out_stream_);
-    wait_event(record->home, departure);
-    return departure;
+    if (!record->host) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(
+          host,
+          record->memory.get(),
+          record->bytes,
+          cudaMemcpyDeviceToHost,
+          out_stream_));
+    }
+    if (Settings::get().chaos()) {
+      C10_CUDA_CHECK(cudaMemsetAsync(
+          record->memory.get(), kChaosPattern, record->bytes, out_stream_));
+    }
+    return record_event(index_, out_stream_);
   } catch (...) {
     drain(out_stream_);
     throw;
   }
 }
 
-// Returns false, with the storage as it was, if the bytes cannot leave.
-bool Device::page_out(ManagedStorage* record, Freed& freed) {
-  void* host = HostMemory::get().allocate(record->bytes);
+// Memory for a host copy; null if there is none. Copies of resident bytes go
+// first when it runs short: they only save a copy later.
+void* Device::host_memory(size_t bytes) {
+  auto& pool = HostMemory::get();
+  if (void* host = pool.allocate(bytes, /*may_wait=*/false)) {
+    return host;
+  }
+  size_t dropped = 0;
+  for (ManagedStorage* record : records_) {
+    if (!record->clean) {
+      continue;
+    }
+    drop_host_copy(record);
+    dropped += record->bytes;
+    if (dropped >= bytes) {
+      if (void* host = pool.allocate(bytes, /*may_wait=*/false)) {
+        return host;
+      }
+    }
+  }
+  return pool.allocate(bytes, /*may_wait=*/true);
+}
+
+// Copies into it and out of it may still be running.
+void Device::free_host_copy(ManagedStorage* record) {
+  HostMemory::get().free(
+      record->host, record->arrival ? record->arrival : record->departure);
+  record->host = nullptr;
+  record->departure = nullptr;
+}
+
+void Device::drop_host_copy(ManagedStorage* record) {
+  if (record->host && record->state == ManagedStorage::State::kResident) {
+    free_host_copy(record);
+    update_page(record);
+  }
+}
+
+// Leaves the bytes on the host; the memory joins leaving_. Returns false, with
+// the storage as it was, if they cannot leave.
+bool Device::page_out(ManagedStorage* record) {
+  const bool is_clean = record->host != nullptr;
+  void* host = is_clean ? record->host : host_memory(record->bytes);
   if (!host) {
     last_failure_ = "host memory for paged-out storages is spent";
     return false;
   }
+  Handover::Events events;
   try {
-    record->departure = copy_out(record, host);
+    if (is_clean && !Settings::get().chaos()) {
+      events = uses_of(record);
+    } else {
+      events = {copy_out(record, host)};
+    }
+    if (Settings::get().original()) {
+      // The host waits because the original engine did.
+      C10_CUDA_CHECK(cudaStreamSynchronize(out_stream_));
+    }
   } catch (const c10::Error& error) {
-    HostMemory::get().free(host, nullptr);
+    if (!is_clean) {
+      HostMemory::get().free(host, nullptr);
+    }
     last_failure_ = error.what_without_backtrace();
     return false;
   }
-  record->host = host;
-  record->users.clear();
-  record->arrival = nullptr;
-  freed.add(detach_memory(record));
-  record->state = ManagedStorage::State::kPagedOut;
   const auto bytes = static_cast<int64_t>(record->bytes);
+  if (!is_clean) {
+    record->host = host;
+    record->departure = events.front();
+    stats_.paged_out.add(record->bytes);
+  } else {
+    // What reads the host copy must have read it before the copy's memory is
+    // used again, also if the storage dies now.
+    record->departure = record->arrival;
+    stats_.dropped += 1;
+    stats_.dropped_bytes += bytes;
+  }
   stats_.paged_out_bytes.add(bytes);
-  stats_.paged_out.copies += 1;
-  stats_.paged_out.bytes += bytes;
   stats_.reclaimed += 1;
   stats_.reclaimed_bytes += bytes;
+
+  Leaving& leaving = leaving_.emplace_back();
+  leaving.self = std::prev(leaving_.end());
+  leaving.block = record->block;
+  leaving.memory = detach_memory(record);
+  leaving.events = std::move(events);
+  leaving.evictable = true;
+  leaving.clean = true;
+  leaving.bytes = leaving.block ? leaving.block->size : 0;
+  occupy(leaving.block, &leaving);
+  record->users.clear();
+  record->arrival = nullptr;
+  record->state = ManagedStorage::State::kPagedOut;
+  update_page(record);
   return true;
 }
 
+// Gives the memory to the allocator; the entry in leaving_ is void then.
+void Device::hand_over(Leaving& leaving, Freed& freed) {
+  const auto address = reinterpret_cast<uintptr_t>(leaving.memory.get());
+  Handover::Events pending;
+  for (const Event& event : leaving.events) {
+    if (!has_happened(event)) {
+      pending.push_back(event);
+    }
+  }
+  auto [segment, block] = layout_.find(address);
+  if (segment && !pending.empty()) {
+    if (segment->is_expandable) {
+      const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+      c10::cuda::CUDAGuard guard(index_);
+      for (const Event& event : pending) {
+        wait_event(home, event);
+      }
+    } else {
+      handover_.put(address, block->size, std::move(pending));
+    }
+  }
+  occupy(leaving.block, nullptr);
+  freed.add(std::move(leaving.memory));
+}
+
+// Frees memory that nobody has used since the copy into it began.
+void Device::free_arriving(c10::DataPtr memory, Event arrival, Freed& freed) {
+  Leaving leaving;
+  leaving.memory = std::move(memory);
+  leaving.events.push_back(std::move(arrival));
+  hand_over(leaving, freed);
+}
+
+// Gives up the page's memory, at once. False if its bytes cannot leave.
+bool Device::evict(Page* page, Freed& freed) {
+  auto leaving = leaving_.end();
+  if (page->id == 0) {
+    leaving = static_cast<Leaving*>(page)->self;
+  } else if (page_out(static_cast<ManagedStorage*>(page))) {
+    --leaving;
+  } else {
+    return false;
+  }
+  hand_over(*leaving, freed);
+  leaving_.erase(leaving);
+  return true;
+}
+
+// Finds out which memory is left by now. Returns the bytes of the rest.
+size_t Device::note_progress() {
+  size_t backlog = 0;
+  for (Leaving& leaving : leaving_) {
+    // They end in order: the first that has not ended is the last to ask.
+    if (backlog == 0 &&
+        std::all_of(
+            leaving.events.begin(), leaving.events.end(), has_happened)) {
+      leaving.bytes = 0;
+    }
+    backlog += leaving.bytes;
+    leaving.bytes_until_left = leaving.bytes == 0 ? 0 : backlog;
+  }
+  return backlog;
+}
+
 // Queues the copy into `memory`, fresh from the home stream's pool.
-Event Device::copy_in(ManagedStorage* record, void* memory) {
+Event Device::copy_in(
+    ManagedStorage* record,
+    void* memory,
+    const Handover::Events& pending) {
   c10::cuda::CUDAGuard guard(index_);
   if (!in_stream_) {
     in_stream_ = make_copy_stream();
   }
   wait_event(in_stream_, record_event(index_, record->home));
   wait_event(in_stream_, record->departure);
+  for (const Event& event : pending) {
+    wait_event(in_stream_, event);
+  }
   try {
     C10_CUDA_CHECK(cudaMemcpyAsync(
         memory,
@@ -132,9 +299,7 @@ Event Device::copy_in(ManagedStorage* record, void* memory) {
         record->bytes,
         cudaMemcpyHostToDevice,
         in_stream_));
-    Event arrival = record_event(index_, in_stream_);
-    wait_event(record->home, arrival);
-    return arrival;
+    return record_event(index_, in_stream_);
   } catch (...) {
     drain(in_stream_);
     throw;
@@ -153,23 +318,84 @@ void Device::page_in(ManagedStorage* record) {
     }
     record->state = ManagedStorage::State::kArriving;
   }
-  c10::DataPtr memory;
-  try {
-    memory = Allocator::get().allocate_on(index_, record->bytes, record->home);
+  complete_page_in(record, /*is_ahead=*/false);
+}
+
+// Starts a page-in that no operator needs yet, if there is room for it. The
+// storage is pinned. False if there is no room.
+bool Device::page_in_ahead(ManagedStorage* record) {
+  make_gap(
+      {round_up(record->bytes, kMinBlockSize),
+       reinterpret_cast<uintptr_t>(record->home)});
+  Freed freed(*this);
+  {
     Lock lock(*this);
-    record->arrival = copy_in(record, memory.get());
-    HostMemory::get().free(record->host, record->arrival);
-    record->host = nullptr;
-    record->departure = nullptr;
-    attach_memory(record, std::move(memory));
-    const auto bytes = static_cast<int64_t>(record->bytes);
-    stats_.paged_out_bytes.remove(bytes);
-    stats_.paged_in.copies += 1;
-    stats_.paged_in.bytes += bytes;
+    if (record->dead || record->state != ManagedStorage::State::kPagedOut) {
+      return true; // nothing to be done
+    }
+    if (!make_room_ahead(record, freed)) {
+      return false;
+    }
+    record->state = ManagedStorage::State::kArriving;
+  }
+  freed.let_go();
+  complete_page_in(record, /*is_ahead=*/true);
+  return true;
+}
+
+bool Device::make_room_ahead(ManagedStorage* record, Freed& freed) {
+  const Request request{
+      round_up(record->bytes, kMinBlockSize),
+      reinterpret_cast<uintptr_t>(record->home),
+      note_progress(),
+      record};
+  if (!is_crowded(request)) {
+    return true;
+  }
+  const auto victims = policy_->choose_window(layout_, request);
+  bool all = !victims.empty();
+  for (Page* page : victims) {
+    all = evict(page, freed) && all;
+  }
+  return all;
+}
+
+// The storage is kArriving.
+void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
+  Freed freed(*this);
+  c10::DataPtr memory;
+  Handover::Events pending;
+  try {
+    memory = Allocator::get().allocate_for_copy(
+        index_, record->bytes, record->home, is_ahead, pending);
+    Lock lock(*this);
+    record->arrival = copy_in(record, memory.get(), pending);
+    stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
+    stats_.paged_in.add(record->bytes);
+    if (is_ahead) {
+      stats_.fetched_ahead.add(record->bytes);
+    }
+    if (record->dead) { // since it began to arrive
+      free_host_copy(record);
+      free_arriving(std::move(memory), record->arrival, freed);
+      record->state = ManagedStorage::State::kPagedOut;
+    } else {
+      attach_memory(record, std::move(memory));
+    }
+    if (Settings::get().original()) {
+      // The host waits because the original engine did.
+      C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+      drop_host_copy(record);
+    }
   } catch (...) {
+    return_pending(memory.get(), std::move(pending));
     {
       Lock lock(*this);
       record->state = ManagedStorage::State::kPagedOut;
+      if (record->dead) {
+        stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
+        free_host_copy(record);
+      }
     }
     arrived_.notify_all();
     throw;
@@ -177,17 +403,36 @@ void Device::page_in(ManagedStorage* record) {
   arrived_.notify_all();
 }
 
-std::vector<Page*> Device::all_evictable() const {
+// Starts the page-ins that the policy asked for, in order, and gives the pins
+// back. They are a guess, so they may fail for want of room.
+void Device::fetch_ahead(const Pins& ahead) noexcept {
+  try {
+    for (const Pin& pin : ahead) {
+      if (!page_in_ahead(pin.record)) {
+        break; // what is needed later has to wait too
+      }
+    }
+  } catch (const std::exception& error) {
+    // The operators that need the bytes will ask again, and report.
+    TORCH_WARN_ONCE("LMS could not fetch ahead: ", error.what());
+  }
+  leave(ahead);
+}
+
+std::vector<Page*> Device::all_evictable() {
   std::vector<Page*> pages;
   for (ManagedStorage* record : records_) {
     if (record->evictable) {
       pages.push_back(record);
     }
   }
+  for (Leaving& leaving : leaving_) {
+    pages.push_back(&leaving);
+  }
   return pages;
 }
 
-size_t Device::reclaim(const Request& request, Scope scope) noexcept {
+size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
   if (is_capturing()) {
     return 0;
   }
@@ -195,13 +440,16 @@ size_t Device::reclaim(const Request& request, Scope scope) noexcept {
   size_t count = 0;
   try {
     Lock lock(*this);
+    Request request = wanted;
+    request.backlog = note_progress();
     const auto victims = scope == Scope::kWindow
         ? policy_->choose_window(layout_, request)
         : scope == Scope::kSegments
         ? policy_->choose_segments(layout_, request.bytes)
         : all_evictable();
+    is_short_ = is_short_ || (scope == Scope::kWindow && !victims.empty());
     for (Page* page : victims) {
-      count += page_out(static_cast<ManagedStorage*>(page), freed) ? 1 : 0;
+      count += evict(page, freed) ? 1 : 0;
     }
   } catch (const std::exception& error) {
     // No memory even for the lists of victims: what has left has left.
@@ -212,7 +460,40 @@ size_t Device::reclaim(const Request& request, Scope scope) noexcept {
 
 bool Device::must_reclaim(size_t bytes) {
   Lock lock(*this);
-  return is_limited_ && layout_.reserved() + growth_for(bytes) > limit_;
+  // What is cached and empty the allocator gives back by itself.
+  return is_limited_ &&
+      layout_.reserved() - layout_.empty() + growth_for(bytes) > limit_;
+}
+
+void Device::return_pending(
+    const void* memory,
+    Handover::Events pending) noexcept {
+  if (memory) {
+    Lock lock(*this);
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    if (const Block* block = layout_.find(address).second) {
+      handover_.put(address, block->size, std::move(pending));
+    }
+  }
+}
+
+void Device::settle() {
+  Freed freed(*this);
+  Lock lock(*this);
+  while (!leaving_.empty()) {
+    hand_over(leaving_.front(), freed);
+    leaving_.pop_front();
+  }
+  // The host waits because the driver does not know of these copies.
+  bool have_ended = true;
+  for (const Event& event : handover_.take_all()) {
+    have_ended = cudaEventSynchronize(event.get()) == cudaSuccess && have_ended;
+  }
+  if (!have_ended) {
+    (void)cudaGetLastError(); // of the event; the whole device is waited for
+    c10::cuda::CUDAGuard guard(index_);
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+  }
 }
 
 void Device::bring_all_back() {
@@ -225,25 +506,26 @@ void Device::bring_all_back() {
     }
   }
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;
-  Storages raw;
+  Accesses accesses;
   for (const auto& weak : storages) {
     if (auto storage = weak.lock()) {
-      raw.push_back(storage.get());
+      accesses.push_back({storage.get(), /*writes=*/false});
       alive.push_back(std::move(storage));
     }
   }
   // All are made resident before the first is let go, so that a failure
   // leaves everything managed.
-  const Pins pins = enter(raw, /*stream=*/nullptr, /*adopt=*/false);
+  const Pins pins = enter(accesses, /*stream=*/nullptr, /*adopt=*/false);
   try {
-    for (c10::StorageImpl* storage : raw) {
-      release(storage);
+    for (const Access& access : accesses) {
+      release(access.storage);
     }
   } catch (...) {
     leave(pins);
     throw;
   }
   leave(pins);
+  settle();
 }
 
 } // namespace at::cuda::lms

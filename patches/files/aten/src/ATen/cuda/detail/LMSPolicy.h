@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -11,6 +12,30 @@ namespace at::cuda::lms {
 struct Request {
   size_t bytes = 0; // rounded as the caching allocator rounds
   uintptr_t stream = 0; // the stream whose blocks can serve it
+  size_t backlog = 0; // bytes on their way to the host
+  // The page that is fetched ahead of its use into the memory; null: an
+  // operator needs it now. What is used before that page must stay then.
+  const Page* ahead = nullptr;
+};
+
+struct Use {
+  Page* page;
+  bool writes;
+};
+
+// An operator that has been launched: the pages it read and wrote, and those
+// it made (`writes`, never seen before).
+struct Operator {
+  uint64_t name = 0; // hash of its name
+  // Bytes besides those of pages that were allocated at the operator's peak.
+  size_t unmanaged = 0;
+  std::vector<Use> uses;
+};
+
+// What is to be done after an operator, the evictions first.
+struct Actions {
+  std::vector<Page*> evict; // resident, not needed for long
+  std::vector<Page*> fetch; // paged out, needed soon; in order of need
 };
 
 // Decides what to evict and what to fetch, and when; moves nothing itself.
@@ -20,12 +45,14 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
-  // An operator is about to use `count` pages. Adds to `fetch` the paged-out
-  // pages, besides those, whose bytes should start to come back now.
-  virtual void on_operator(
-      Page* const* pages,
-      size_t count,
-      std::vector<Page*>& fetch) = 0;
+  // Bytes that pages may take together from now on.
+  virtual void set_capacity(size_t /*bytes*/) {}
+
+  // The caller may leave out an action that has become impossible or needless.
+  virtual void on_operator(const Operator& op, Actions& actions) = 0;
+
+  // The page is about to be destroyed.
+  virtual void on_death(Page* /*page*/) {}
 
   // The pages to evict so that `request.bytes` contiguous bytes become free
   // for its stream. Empty if there is no such set.
@@ -40,8 +67,11 @@ class Policy {
       size_t bytes) = 0;
 };
 
-// Fetches on demand only and evicts what was used least recently, counting
-// free neighbours as part of the space an eviction wins.
-std::unique_ptr<Policy> make_least_recently_used_policy();
+// A policy by its name, null if there is none such.
+//  - "planned": learns the sequence of operators; while it repeats, evicts by
+//    farthest next use, early, and fetches ahead.
+//  - "original": fetches on demand only and evicts what was used least
+//    recently, counting free neighbours as part of the space an eviction wins.
+std::unique_ptr<Policy> make_policy(std::string_view name);
 
 } // namespace at::cuda::lms

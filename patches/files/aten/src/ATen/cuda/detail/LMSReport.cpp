@@ -58,6 +58,7 @@ void Device::apply_limit(size_t bytes) {
     const double wanted = (static_cast<double>(bytes) + 0.5) / total;
     fraction = std::min({wanted, user_fraction_, 1.0});
     limit_ = std::min(limit_, static_cast<size_t>(fraction * total));
+    policy_->set_capacity(limit_);
     is_limited_ = Settings::get().active();
   }
   if (Settings::get().active()) {
@@ -80,6 +81,7 @@ void Device::set_limit(size_t bytes) {
       return;
     }
     reclaim({excess, 0}, scope);
+    settle();
     Allocator::get().native().emptyCache({0, 0});
   }
 }
@@ -149,6 +151,9 @@ std::string Device::describe_memory() {
   for (const ManagedStorage* record : records_) {
     held += record->held ? record->bytes : 0;
     reclaimable += record->evictable ? record->bytes : 0;
+  }
+  for (const Leaving& leaving : leaving_) {
+    reclaimable += leaving.block ? leaving.block->size : 0;
   }
   size_t managed_blocks = 0;
   size_t blocks = 0;

@@ -37,6 +37,15 @@ class Settings {
     chaos_.store(chaos);
   }
 
+  // The policy `original`: every copy blocks the host and no host copy is
+  // kept, as in the first Large Model Support. For comparison.
+  bool original() const {
+    return original_.load(std::memory_order_relaxed);
+  }
+  void set_original(bool original) {
+    original_.store(original);
+  }
+
   // Bytes; smaller storages are not managed.
   size_t min_bytes() const {
     return min_bytes_.load(std::memory_order_relaxed);
@@ -66,6 +75,7 @@ class Settings {
   std::atomic<bool> enabled_{false};
   std::atomic<bool> active_{false};
   std::atomic<bool> chaos_{false};
+  std::atomic<bool> original_{false};
   std::atomic<bool> forked_{false};
   std::atomic<size_t> min_bytes_{1};
   std::atomic<size_t> default_limit_{0};

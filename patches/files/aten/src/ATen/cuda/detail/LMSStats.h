@@ -42,6 +42,11 @@ enum class AllocSource : size_t {
 struct Traffic {
   int64_t copies = 0;
   int64_t bytes = 0;
+
+  void add(size_t copied) {
+    copies += 1;
+    bytes += static_cast<int64_t>(copied);
+  }
 };
 
 struct DeviceStats {
@@ -52,8 +57,12 @@ struct DeviceStats {
   Level paged_out_bytes; // bytes whose only copy is on the host
   int64_t reclaimed = 0; // storages paged out, ever
   int64_t reclaimed_bytes = 0;
+  int64_t dropped = 0; // the part of them that the host had already
+  int64_t dropped_bytes = 0;
   Traffic paged_out; // device to host
   Traffic paged_in; // host to device
+  Traffic moved; // within the device
+  Traffic fetched_ahead; // the part of it that no operator waited to start
   std::array<int64_t, static_cast<size_t>(AllocSource::kCount)>
       alloc_distribution{};
 };

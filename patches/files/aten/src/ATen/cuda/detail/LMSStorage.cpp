@@ -2,6 +2,8 @@
 
 #include <ATen/cuda/detail/LMSDevice.h>
 
+#include <algorithm>
+
 namespace at::cuda::lms {
 namespace {
 
@@ -22,12 +24,13 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 
 void pin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
-  record->device.enter({record->impl()}, record->home, /*adopt=*/false);
+  record->device.enter(
+      {{record->impl(), /*writes=*/true}}, record->home, /*adopt=*/false);
 }
 
 void unpin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
-  record->device.leave({record});
+  record->device.leave({{record, /*writes=*/true}});
 }
 
 void hold_hook(c10::lms::Context* context) {
@@ -64,6 +67,7 @@ ManagedStorage::ManagedStorage(
   unpin = unpin_hook;
   hold = hold_hook;
   bytes = impl->nbytes();
+  users.push_back(home);
   c10::DataPtr& shown = impl->_mutable_data_ptr_no_checks();
   memory = std::move(shown);
   shown = c10::DataPtr(
@@ -77,6 +81,10 @@ ManagedStorage::ManagedStorage(
 
 Pool ManagedStorage::pool() const {
   return bytes <= kSmallSize ? kSmallPool : kLargePool;
+}
+
+bool ManagedStorage::is_used_on(cudaStream_t stream) const {
+  return std::find(users.begin(), users.end(), stream) != users.end();
 }
 
 void ManagedStorage::show_address() {

@@ -37,18 +37,21 @@ struct ManagedStorage final : c10::lms::Context, Page {
 
   State state = State::kResident;
   c10::DataPtr memory; // the native allocation, null unless resident
-  void* host = nullptr; // from HostMemory, null unless paged out
+  // From HostMemory; null unless it holds the bytes. Kept when they are paged
+  // in, until they are written or host memory runs short.
+  void* host = nullptr;
 
   // The stream that the memory was allocated on. A page-in allocates there
   // again, so that freeing it means what it means without LMS.
   cudaStream_t home; // constant
-  // Other streams with work queued on the bytes since they became resident.
+  // Streams with work queued on the bytes since they became resident. Each has
+  // waited for their arrival.
   c10::SmallVector<cudaStream_t, 2> users;
   // Streams named by Tensor.record_stream; told to the allocator at the end.
   c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
 
-  Event arrival; // page-in copy done; `home` and `users` wait for it
-  Event departure; // page-out copy done
+  Event arrival; // page-in copy done
+  Event departure; // unless resident: the last copy to or from `host` done
 
   uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end
@@ -62,6 +65,11 @@ struct ManagedStorage final : c10::lms::Context, Page {
     return storage._unsafe_get_target();
   }
   Pool pool() const;
+  bool is_used_on(cudaStream_t stream) const;
+  // The StorageImpl shows the address.
+  bool is_shown() const {
+    return pins > 0 && state == State::kResident;
+  }
 
   // See Note [Only pins touch the StorageImpl].
   void show_address();

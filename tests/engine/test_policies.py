@@ -1,4 +1,4 @@
-"""The engine's layout and policy, compiled without PyTorch and tested in C++."""
+"""The engine's layout and policies, compiled without PyTorch and tested in C++."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from support.device import TESTS
 
 ENGINE = TESTS.parent / "patches" / "files" / "aten" / "src"
 DETAIL = ENGINE / "ATen" / "cuda" / "detail"
+UNIT = Path(__file__).parent / "unit"
+# Everything that a policy is made of; it includes nothing of PyTorch.
+SOURCES = ["Layout", "Space", "Policy", "History", "Plan", "PlannedPolicy"]
 
 
-def test_layout_and_policy(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    program = tmp_path / "layout_policy"
-    sources = [
-        Path(__file__).parent / "unit" / "layout_policy.cpp",
-        DETAIL / "LMSLayout.cpp",
-        DETAIL / "LMSPolicy.cpp",
-    ]
+@pytest.mark.parametrize("program", ["layout_policy", "planned_policy"])
+def test_unit(program: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    binary = tmp_path / program
+    sources = [UNIT / f"{program}.cpp", *(DETAIL / f"LMS{name}.cpp" for name in SOURCES)]
     compiler = ["g++", "-std=c++17", "-O1", "-g"]
     warnings = ["-Wall", "-Wextra", "-Werror"]
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"]
     subprocess.run(
-        [*compiler, *warnings, *checks, f"-I{ENGINE}", *sources, "-o", program],
+        [*compiler, *warnings, *checks, f"-I{ENGINE}", *sources, "-o", binary],
         check=True,
     )
-    done = subprocess.run([program], capture_output=True, text=True)
+    done = subprocess.run([binary], capture_output=True, text=True)
     assert not done.stderr, done.stderr
     details: list[str] = []
     for line in done.stdout.splitlines():
@@ -37,4 +37,4 @@ def test_layout_and_policy(tmp_path: Path, subtests: pytest.Subtests) -> None:
         with subtests.test(name):
             assert state == "ok", "\n".join(details)
         details = []
-    assert done.returncode >= 0 and "RangesCoverTheSegment" in done.stdout
+    assert done.returncode >= 0 and done.stdout.count("\n") >= 6

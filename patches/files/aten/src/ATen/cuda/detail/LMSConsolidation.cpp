@@ -1,0 +1,100 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+
+#include <algorithm>
+#include <optional>
+
+// Note [One segment]
+// ~~~~~~~~~~~~~~~~~~
+// The caching allocator gets memory from the driver in segments as large as the
+// requests of the moment, and a block never spans two of them. While a model
+// fits that hardly matters. Once storages have to leave, it does: a request
+// that no segment can serve needs a whole segment to be given back, and
+// cudaFree blocks the host until the device is idle. So when memory first runs
+// short, everything that can leave does, and the device's memory is taken anew
+// as one segment. It costs a page-out of the model, once.
+//
+// A part is left for the segments of small storages. A segment belongs to one
+// stream, so programs that allocate on several are left alone, and those with
+// expandable segments, which are one range of addresses already.
+
+namespace at::cuda::lms {
+namespace {
+
+// What stays for the segments of small storages: a part of the limit, at least
+// so many bytes, and a multiple of what they have by now, since the optimizer's
+// state is often yet to come.
+constexpr size_t kRestPart = 64;
+constexpr size_t kLeastRest = size_t{8} << 20;
+constexpr size_t kSmallGrowth = 4;
+
+// Segments of small storages have this size, others are a multiple of it.
+constexpr size_t kUnit = size_t{2} << 20; // bytes
+
+} // namespace
+
+size_t Device::room_for_small() {
+  Lock lock(*this);
+  return room_for_small_ > 0 ? std::min(room_for_small_, limit_) : limit_;
+}
+
+// The stream whose segments are to become one, none if they shall stay.
+std::optional<cudaStream_t> Device::stream_to_consolidate() {
+  Lock lock(*this);
+  if (!is_short_ || is_consolidated_ || Settings::get().original()) {
+    return std::nullopt;
+  }
+  is_short_ = false;
+  std::optional<uintptr_t> stream;
+  for (const auto& [address, segment] : layout_.segments()) {
+    if (segment.is_private || segment.is_expandable ||
+        stream.value_or(segment.stream) != segment.stream) {
+      return std::nullopt;
+    }
+    stream = segment.stream;
+  }
+  if (!stream || layout_.segments().size() == 1 || !can_split_all_blocks()) {
+    return std::nullopt;
+  }
+  is_consolidated_ = true;
+  return reinterpret_cast<cudaStream_t>(*stream);
+}
+
+void Device::take_one_segment(cudaStream_t stream) {
+  size_t small = 0;
+  {
+    Lock lock(*this);
+    for (const auto& [address, segment] : layout_.segments()) {
+      small += segment.size <= kUnit ? segment.size : 0;
+    }
+  }
+  reclaim({}, Scope::kAll);
+  Allocator::get().emptyCache({0, 0});
+  size_t bytes = 0;
+  {
+    Lock lock(*this);
+    room_for_small_ =
+        std::max({limit_ / kRestPart, kLeastRest, kSmallGrowth * small});
+    const size_t kept = layout_.reserved() + room_for_small_;
+    bytes = (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
+  }
+  if (bytes > growth_for(1 + kSmallSize)) {
+    Allocator::get().take_segment(index_, bytes, stream);
+    Lock lock(*this);
+    peak_unmanaged_ = layout_.allocated() - page_bytes_;
+  }
+}
+
+// See Note [One segment]. Called between operators.
+void Device::consolidate(cudaStream_t stream) noexcept {
+  try {
+    take_one_segment(stream);
+  } catch (const std::exception& error) {
+    TORCH_WARN_ONCE("LMS could not take memory as one segment: ", error.what());
+  }
+}
+
+} // namespace at::cuda::lms

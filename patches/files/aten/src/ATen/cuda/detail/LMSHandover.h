@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSEvent.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace at::cuda::lms {
+
+// Note [Handing memory over]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Memory that is being copied from may go back to the caching allocator before
+// the copy is done: only its next owner has to wait, and on the device. Such a
+// range is noted here with the events of that work. When the allocator hands
+// out a part of it (LMSMirror sees that), the part's events are given to the
+// request: an operator's stream waits for them, a page-in lets only its own
+// copy wait. What the range's home stream itself has queued needs no event: an
+// allocation is used on that stream, and a page-in waits for it.
+//
+// The allocator may also give the range back to the driver. cudaFree waits for
+// the device; expandable segments are unmapped without that, so for them the
+// home stream waits at once, and nothing is noted.
+
+// Not thread safe.
+class Handover {
+ public:
+  using Events = c10::SmallVector<Event, 2>;
+
+  // The range is about to be freed though the events have not happened.
+  void put(uintptr_t address, size_t size, Events events);
+  // The range has been allocated: what its owner must wait for. Unique events.
+  Events take(uintptr_t address, size_t size);
+  Events take_all();
+
+ private:
+  struct Range {
+    size_t size;
+    Events events;
+  };
+  std::map<uintptr_t, Range> ranges_; // by address, disjoint
+};
+
+} // namespace at::cuda::lms

@@ -1,0 +1,308 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSBackward.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+// Pins: what an operator does before and after it runs, and how threads that
+// compete for memory wait for each other's pins.
+
+namespace at::cuda::lms {
+namespace {
+
+// What the calling thread has pinned through `enter` and not given back. A pin
+// that another thread gives back makes it inexact, which can only make
+// wait_for_others wait in vain, for a while, or not at all.
+int64_t& pins_of_this_thread(c10::DeviceIndex index) {
+  static thread_local std::array<int64_t, C10_COMPILE_TIME_MAX_GPUS> pins{};
+  return pins.at(static_cast<uint8_t>(index));
+}
+
+constexpr std::chrono::seconds kLongestWait{10};
+constexpr int kAttempts = 64; // to pin one operator's storages
+
+} // namespace
+
+Pins Device::enter(
+    const Accesses& accesses,
+    cudaStream_t stream,
+    bool adopt_new) {
+  if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
+    set_uses_several_streams();
+  }
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return try_enter(accesses, stream, adopt_new);
+    } catch (const c10::OutOfMemoryError&) {
+      // Two threads may each hold what the other one needs. This one's pins are
+      // given back by now, so the other can go on, and it may try again then.
+      if (attempt == kAttempts || !others_hold_pins()) {
+        throw;
+      }
+    }
+    wait_for_others(generation());
+  }
+}
+
+Pins Device::try_enter(
+    const Accesses& accesses,
+    cudaStream_t stream,
+    bool adopt_new) {
+  Pins pins;
+  c10::SmallVector<Pin, 8> absent;
+  try {
+    {
+      Lock lock(*this);
+      for (const auto& [storage, writes] : accesses) {
+        disarm_if_stale(storage);
+        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
+        if (!record) {
+          continue;
+        }
+        take_pin(record, writes, pins);
+        if (C10_UNLIKELY(is_capturing())) {
+          hold_in_capture(record);
+        } else if (record->state == ManagedStorage::State::kResident) {
+          note_access(pins.back(), stream);
+        } else {
+          absent.push_back(pins.back());
+        }
+      }
+    }
+    for (const Pin& pin : absent) {
+      page_in(pin.record);
+      Lock lock(*this);
+      note_access(pin, stream);
+    }
+  } catch (...) {
+    leave(pins);
+    throw;
+  }
+  return pins;
+}
+
+// Pins for an operator: the pin is counted as one that will be given back.
+void Device::take_pin(ManagedStorage* record, bool writes, Pins& pins) {
+  pins.push_back({record, writes});
+  add_pin(record);
+  ++operator_pins_;
+  ++pins_of_this_thread(index_);
+}
+
+void Device::give_back(const Pins& pins, Freed& freed) noexcept {
+  for (const Pin& pin : pins) {
+    drop_pin(pin.record, freed);
+  }
+  if (!pins.empty()) {
+    operator_pins_ -= static_cast<int64_t>(pins.size());
+    pins_of_this_thread(index_) -= static_cast<int64_t>(pins.size());
+    note_change();
+  }
+}
+
+void Device::leave(const Pins& pins) noexcept {
+  Freed freed(*this);
+  Lock lock(*this);
+  give_back(pins, freed);
+}
+
+void Device::leave(
+    const Pins& pins,
+    const Accesses& results,
+    cudaStream_t stream,
+    uint64_t name,
+    const Trace::Span& span) noexcept {
+  const bool may_cross = !results.empty() && makes_gradients();
+  Freed freed(*this);
+  Pins ahead;
+  {
+    Lock lock(*this);
+    operator_.name = name;
+    operator_.uses.clear();
+    for (const auto& [record, writes] : pins) {
+      if (!record->dead) {
+        operator_.uses.push_back({record, writes});
+      }
+    }
+    give_back(pins, freed);
+    size_t made = 0;
+    for (const Access& result : results) {
+      if (ManagedStorage* record = manage(result.storage, stream, may_cross)) {
+        operator_.uses.push_back({record, /*writes=*/true});
+        made += record->block->size;
+      }
+    }
+    const size_t unmanaged = layout_.allocated() - page_bytes_;
+    operator_.unmanaged =
+        std::max(unmanaged, peak_unmanaged_ - std::min(peak_unmanaged_, made));
+    peak_unmanaged_ = unmanaged;
+    if (Trace* trace = this->trace()) {
+      trace->add_operator(operator_, span);
+    }
+    if (!is_capturing()) {
+      ahead = follow_policy();
+    }
+  }
+  freed.let_go();
+  if (!ahead.empty()) {
+    fetch_ahead(ahead);
+  }
+  if (C10_UNLIKELY(is_short_.load(std::memory_order_relaxed))) {
+    if (const auto stream_of_all = stream_to_consolidate()) {
+      consolidate(*stream_of_all);
+    }
+  }
+}
+
+// The record of an operator's result if it is new.
+ManagedStorage* Device::manage(
+    c10::StorageImpl* storage,
+    cudaStream_t stream,
+    bool may_cross) {
+  disarm_if_stale(storage);
+  const bool is_new = !managed(storage);
+  ManagedStorage* record = adopt(storage);
+  if (record && record->pins == 0 && record->evictable) {
+    note_use(record, stream);
+  }
+  if (!record || !is_new) {
+    return nullptr;
+  }
+  if (may_cross) {
+    let_cross(record);
+  }
+  return record;
+}
+
+void Device::adopt_existing(c10::StorageImpl* storage) {
+  Lock lock(*this);
+  disarm_if_stale(storage);
+  adopt(storage);
+}
+
+// Tells the policy of operator_, starts the evictions that it wants, and pins
+// what it wants to be fetched.
+Pins Device::follow_policy() {
+  Pins ahead;
+  actions_.evict.clear();
+  actions_.fetch.clear();
+  policy_->on_operator(operator_, actions_);
+  for (Page* page : actions_.evict) {
+    if (page->evictable) {
+      page_out(static_cast<ManagedStorage*>(page));
+    }
+  }
+  for (Page* page : actions_.fetch) {
+    if (!page->resident) {
+      take_pin(static_cast<ManagedStorage*>(page), /*writes=*/false, ahead);
+    }
+  }
+  return ahead;
+}
+
+void Device::note_change() noexcept {
+  ++generation_;
+  if (waiters_.load() > 0) {
+    changed_.notify_all();
+  }
+}
+
+bool Device::others_hold_pins() {
+  Lock lock(*this);
+  return letting_go_.load() > 0 || operator_pins_ > pins_of_this_thread(index_);
+}
+
+bool Device::wait_for_others(uint64_t seen) {
+  ++waiters_;
+  bool changed = false;
+  {
+    Lock lock(*this);
+    const int64_t own = pins_of_this_thread(index_);
+    waiting_pins_ += own;
+    changed_.notify_all(); // the others may wait for this thread's pins
+    // The host waits because the memory it needs is in use by operators that
+    // other threads are launching right now. It looks every so often, since a
+    // change may be announced without the mutex. With no pins of its own it
+    // waits for threads that wait too: the first of them to give up moves on.
+    const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
+    auto is_hopeful = [&] {
+      const int64_t hopeless = own == 0 ? 0 : waiting_pins_;
+      return letting_go_.load() > 0 || operator_pins_ > hopeless;
+    };
+    while (!(changed = generation() != seen) && is_hopeful() &&
+           std::chrono::steady_clock::now() < give_up) {
+      lock.wait_for(changed_, std::chrono::milliseconds{1});
+    }
+    waiting_pins_ -= own;
+  }
+  --waiters_;
+  return changed;
+}
+
+void Device::add_pin(ManagedStorage* record) {
+  if (record->pins++ > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.pinned[pool].add(1);
+    stats_.pinned_bytes[pool].add(static_cast<int64_t>(record->bytes));
+  }
+  update_page(record);
+  if (record->state == ManagedStorage::State::kResident) {
+    record->show_address();
+  }
+}
+
+void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
+  if (--record->pins > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, record->pool()}) {
+    stats_.pinned[pool].remove(1);
+    stats_.pinned_bytes[pool].remove(static_cast<int64_t>(record->bytes));
+  }
+  if (record->dead) {
+    freed.records.emplace_back(record);
+    return;
+  }
+  record->hide_address();
+  update_page(record);
+}
+
+// Work on the stream is about to use the resident bytes.
+void Device::note_access(const Pin& pin, cudaStream_t stream) {
+  note_use(pin.record, stream);
+  if (pin.writes) {
+    drop_host_copy(pin.record);
+  }
+}
+
+void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
+  if (record->is_used_on(stream)) {
+    return;
+  }
+  c10::cuda::CUDAGuard guard(index_);
+  wait_event(stream, record->arrival);
+  record->users.push_back(stream);
+}
+
+// Nothing waits for the arrival: a capture begins after the device is idle.
+void Device::hold_in_capture(ManagedStorage* record) {
+  TORCH_CHECK(
+      record->state == ManagedStorage::State::kResident,
+      "A CUDA graph capture touches a tensor whose memory Large Model Support "
+      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
+      "of the tensors that the graph uses.");
+  if (!record->held) {
+    add_pin(record);
+    record->held = true;
+  }
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,259 @@
+#include <ATen/cuda/detail/LMSPlan.h>
+
+#include <ATen/cuda/detail/LMSRangeMaximum.h>
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+constexpr int kCycles = 3; // simulated; the second one is the steady state
+
+// Adds to the positions [begin, end) of an endless repetition of the cycle.
+void add_around(
+    std::vector<int64_t>& steps, // differences between positions
+    uint64_t begin,
+    uint64_t end,
+    int64_t amount) {
+  const uint64_t n = steps.size() - 1;
+  const auto rounds = static_cast<int64_t>((end - begin) / n);
+  steps[0] += rounds * amount;
+  const uint64_t first = begin % n;
+  const uint64_t last = first + (end - begin) % n;
+  steps[first] += amount;
+  if (last <= n) {
+    steps[last] -= amount;
+  } else {
+    steps[n] -= amount;
+    steps[0] += amount;
+    steps[last - n] -= amount;
+  }
+}
+
+} // namespace
+
+Plan::Plan(const History& history, size_t capacity) {
+  read(history);
+  choose_leaving(capacity);
+  if (has_traffic_) {
+    choose_fetches(capacity);
+  }
+}
+
+uint32_t Plan::slots(uint32_t position) const {
+  return (position + 1 < length() ? starts_[position + 1] : count()) -
+      starts_[position];
+}
+
+void Plan::forget(
+    const Page& page,
+    const History& history,
+    uint64_t planned_at) {
+  if (!history.has(page.last_use) || page.last_use + length() <= planned_at) {
+    return;
+  }
+  const auto position = static_cast<uint32_t>(
+      (page.last_use + length() - planned_at - 1) % length());
+  const auto slot = static_cast<uint32_t>(
+      page.last_slot - history.entry(page.last_use).first_slot);
+  if (slot < slots(position) && interval(position, slot).page == &page) {
+    interval(position, slot).page = nullptr;
+  }
+}
+
+void Plan::read(const History& history) {
+  const uint64_t first = history.now() - history.lag() + 1;
+  for (uint64_t index = first; index <= history.now(); ++index) {
+    const History::Entry& entry = history.entry(index);
+    starts_.push_back(count());
+    unmanaged_.push_back(entry.unmanaged);
+    for (uint32_t slot = 0; slot < entry.slots; ++slot) {
+      intervals_.push_back(read_interval(history, index, slot, first));
+    }
+  }
+  // Which interval a use ends: by the use before, one cycle later if that was
+  // before this cycle.
+  before_.assign(count(), kNone);
+  for (uint64_t index = first; index <= history.now(); ++index) {
+    const History::Entry& entry = history.entry(index);
+    const auto position = static_cast<uint32_t>(index - first);
+    for (uint32_t slot = 0; slot < entry.slots; ++slot) {
+      const History::Slot& use = history.slot(entry, slot);
+      if (use.previous == 0 || use.previous > length()) {
+        continue;
+      }
+      const uint32_t begin = (position + length() - use.previous) % length();
+      if (use.previous_slot < slots(begin) &&
+          interval(begin, use.previous_slot).bytes == use.bytes) {
+        before_[starts_[position] + slot] = starts_[begin] + use.previous_slot;
+      }
+    }
+  }
+}
+
+// What follows the use: as far as it has happened already, else as it happened
+// one cycle ago.
+Plan::Interval Plan::read_interval(
+    const History& history,
+    uint64_t index,
+    uint32_t number,
+    uint64_t first) const {
+  const History::Slot* slot = &history.slot(history.entry(index), number);
+  Interval interval;
+  interval.begin = static_cast<uint32_t>(index - first);
+  interval.slot = number;
+  interval.bytes = slot->bytes;
+  interval.page = slot->next == 0 ? slot->page : nullptr; // idle there now
+  if (slot->next == 0 && !slot->is_dead) {
+    const uint64_t twin = index - history.lag();
+    if (history.has(twin) && history.entry(twin).slots > number &&
+        history.slot(history.entry(twin), number).bytes == slot->bytes) {
+      slot = &history.slot(history.entry(twin), number);
+    }
+  }
+  interval.length = slot->next;
+  interval.death = slot->death;
+  interval.is_endless = slot->next == 0 && !slot->is_dead;
+  return interval;
+}
+
+// See Note [Planning an iteration], 1.
+void Plan::choose_leaving(size_t capacity) {
+  const uint32_t n = length();
+  struct Idle {
+    uint64_t end; // next use or death, or never
+    uint64_t begin;
+    uint32_t number;
+    bool operator<(const Idle& other) const {
+      return end < other.end || (end == other.end && number < other.number);
+    }
+  };
+  constexpr uint64_t kNever = Page::kNever;
+  std::priority_queue<Idle> idle; // farthest next use first
+  // When the interval's present turn began, and whether its page is out.
+  std::vector<uint64_t> turn(count(), kNever);
+  std::vector<char> is_out(count(), 0);
+  std::vector<std::vector<uint32_t>> deaths(n);
+  for (uint32_t i = 0; i < count(); ++i) {
+    const Interval& it = intervals_[i];
+    if (it.length == 0 && !it.is_endless) {
+      deaths[(it.begin + it.death) % n].push_back(i);
+    }
+  }
+  size_t used = 0;
+  for (uint64_t now = 0; now < uint64_t{kCycles} * n; ++now) {
+    const auto position = static_cast<uint32_t>(now % n);
+    const uint32_t first = starts_[position];
+    const uint32_t last = first + slots(position);
+    for (uint32_t i = first; i < last; ++i) {
+      const uint32_t before = before_[i];
+      const bool is_here = before != kNone && turn[before] != kNever &&
+          turn[before] + intervals_[before].length == now && !is_out[before];
+      used += is_here ? 0 : intervals_[i].bytes;
+      if (before != kNone) {
+        turn[before] = kNever; // over
+      }
+    }
+    while (used + unmanaged_[position] > capacity && !idle.empty()) {
+      const Idle farthest = idle.top();
+      idle.pop();
+      if (turn[farthest.number] != farthest.begin) {
+        continue; // over
+      }
+      is_out[farthest.number] = 1;
+      used -= intervals_[farthest.number].bytes;
+      if (farthest.begin / n == 1) {
+        intervals_[farthest.number].leaves = true;
+        has_traffic_ = true;
+      }
+      if (farthest.end == kNever) {
+        turn[farthest.number] = kNever;
+      }
+    }
+    for (uint32_t i = first; i < last; ++i) {
+      if (turn[i] != kNever && !is_out[i]) {
+        used -= intervals_[i].bytes; // nobody saw the end of its last turn
+      }
+      turn[i] = now;
+      is_out[i] = 0;
+      const Interval& it = intervals_[i];
+      // Of what dies, too, evicting wins the time until then only. What is
+      // used or dies with the next operator cannot leave in between.
+      const uint64_t length = it.length > 0 ? it.length : it.death;
+      if (it.is_endless || length > 1) {
+        idle.push({it.is_endless ? kNever : now + length, now, i});
+      }
+    }
+    for (const uint32_t i : deaths[position]) {
+      if (turn[i] != kNever && turn[i] + intervals_[i].death == now) {
+        used -= is_out[i] ? 0 : intervals_[i].bytes;
+        turn[i] = kNever;
+      }
+    }
+  }
+}
+
+// Bytes resident by position if what leaves comes back with its next use.
+std::vector<int64_t> Plan::residency() const {
+  const uint32_t n = length();
+  std::vector<int64_t> steps(n + 1, 0);
+  for (const Interval& it : intervals_) {
+    const uint64_t begin = it.begin;
+    const uint64_t end = it.leaves ? begin + 1
+        : it.length > 0            ? begin + it.length
+        : it.is_endless            ? begin + n
+                                   : begin + it.death + 1;
+    add_around(steps, begin, end, static_cast<int64_t>(it.bytes));
+  }
+  std::vector<int64_t> resident(n);
+  int64_t sum = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    sum += steps[i];
+    resident[i] = sum + static_cast<int64_t>(unmanaged_[i]);
+  }
+  return resident;
+}
+
+// See Note [Planning an iteration], 3.
+void Plan::choose_fetches(size_t capacity) {
+  const uint32_t n = length();
+  RangeMaximum resident(residency());
+  const auto limit = static_cast<int64_t>(capacity);
+  struct Waiting {
+    uint64_t end;
+    uint32_t number;
+    bool operator<(const Waiting& other) const { // the first needed on top
+      return end > other.end || (end == other.end && number > other.number);
+    }
+  };
+  fetches_.resize(n);
+  std::priority_queue<Waiting> waiting;
+  for (uint64_t now = 0; now < 2 * uint64_t{n}; ++now) {
+    const auto position = static_cast<uint32_t>(now % n);
+    for (uint32_t slot = 0; now < n && slot < slots(position); ++slot) {
+      const Interval& it = interval(position, slot);
+      if (it.leaves && it.length > 0) {
+        waiting.push({now + it.length, starts_[position] + slot});
+      }
+    }
+    while (!waiting.empty()) {
+      const auto [end, number] = waiting.top();
+      const auto bytes = static_cast<int64_t>(intervals_[number].bytes);
+      const uint64_t idle = end - now - 1; // operators in between
+      if (idle > 0 && resident.maximum(position + 1, idle) + bytes > limit) {
+        break;
+      }
+      resident.add(position + 1, idle, bytes);
+      if (now == intervals_[number].begin) {
+        intervals_[number].leaves = false; // there is room for it after all
+      } else {
+        fetches_[position].push_back(number);
+      }
+      waiting.pop();
+    }
+  }
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,203 @@
+#include <ATen/cuda/detail/LMSPlannedPolicy.h>
+
+#include <algorithm>
+
+namespace at::cuda::lms {
+namespace {
+
+// The part of the capacity that plans do without, since free memory is not in
+// one piece: 1 / kReserve.
+constexpr size_t kReserve = 32;
+// A plan that is soon dropped makes the next one wait longer, up to this.
+constexpr uint64_t kMostMatches = 4096; // operators
+constexpr size_t kFetchesAtOnce = 16; // pages asked for after one operator
+// How long before its next use a page is fetched that left against the plan.
+constexpr uint64_t kStrayDistance = 64; // operators
+// To bring a page back that is needed at once costs kUrgency / kNear times
+// more.
+constexpr uint64_t kUrgency = 256;
+constexpr uint64_t kNear = 16; // operators
+
+} // namespace
+
+void PlannedPolicy::set_capacity(size_t bytes) {
+  if (bytes != capacity_) {
+    capacity_ = bytes;
+    is_short_ = false;
+    drop_plan();
+  }
+}
+
+void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
+  history_.append(op);
+  if (plan_ && history_.lag() != plan_->length()) {
+    // A plan that never came through a whole cycle cost more than it brought.
+    const bool was_short = history_.now() - planned_at_ < plan_->length();
+    needed_matches_ = was_short ? std::min(2 * needed_matches_, kMostMatches)
+                                : History::kWindow;
+    drop_plan();
+  }
+  if (plan_) {
+    follow_plan(op, actions);
+  } else if (
+      is_short_ && history_.lag() > 0 &&
+      history_.matched() >= needed_matches_) {
+    make_plan(actions);
+  } else {
+    for (const Use& use : op.uses) {
+      use.page->next_use = Page::kNever;
+    }
+  }
+  while (!fetching_.empty() && fetching_.front()->resident) {
+    fetching_.pop_front();
+  }
+  for (Page* page : fetching_) {
+    if (actions.fetch.size() == kFetchesAtOnce) {
+      break;
+    }
+    if (!page->resident) {
+      actions.fetch.push_back(page);
+    }
+  }
+}
+
+void PlannedPolicy::on_death(Page* page) {
+  if (plan_) {
+    plan_->forget(*page, history_, planned_at_);
+  }
+  history_.on_death(page);
+  fetching_.erase(
+      std::remove(fetching_.begin(), fetching_.end(), page), fetching_.end());
+  strays_.erase({page->next_use, page});
+}
+
+void PlannedPolicy::drop_plan() {
+  plan_.reset();
+  fetching_.clear();
+  strays_.clear();
+}
+
+void PlannedPolicy::make_plan(Actions& actions) {
+  plan_ = std::make_unique<Plan>(history_, capacity_ - capacity_ / kReserve);
+  planned_at_ = history_.now();
+  // What the plan wants to be out by now leaves now.
+  for (uint32_t i = 0; i < plan_->count(); ++i) {
+    Plan::Interval& interval = plan_->at(i);
+    Page* page = interval.page;
+    interval.page = nullptr;
+    if (!page) {
+      continue;
+    }
+    const uint64_t use = planned_at_ - plan_->length() + 1 + interval.begin;
+    page->next_use = interval.length > 0 ? use + interval.length : Page::kNever;
+    if (interval.leaves) {
+      leave(interval, page, actions);
+    }
+  }
+}
+
+void PlannedPolicy::leave(
+    Plan::Interval& interval,
+    Page* page,
+    Actions& actions) {
+  interval.page = page;
+  if (page->resident) {
+    actions.evict.push_back(page);
+  }
+}
+
+void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
+  const auto position = static_cast<uint32_t>(
+      (history_.now() - planned_at_ - 1) % plan_->length());
+  uint32_t slot = 0;
+  for (const Use& use : op.uses) {
+    // The history leaves out what is named twice, too.
+    if (use.page->last_slot !=
+            history_.entry(history_.now()).first_slot + slot ||
+        slot >= plan_->slots(position)) {
+      continue;
+    }
+    Plan::Interval& interval = plan_->interval(position, slot++);
+    strays_.erase({use.page->next_use, use.page});
+    use.page->next_use =
+        interval.length > 0 ? history_.now() + interval.length : Page::kNever;
+    if (interval.leaves) {
+      leave(interval, use.page, actions);
+    }
+  }
+  if (!plan_->has_traffic()) {
+    return;
+  }
+  fetch_strays();
+  for (const uint32_t number : plan_->fetches(position)) {
+    Plan::Interval& interval = plan_->at(number);
+    if (interval.page && !interval.page->resident) {
+      fetching_.push_back(interval.page);
+    }
+    interval.page = nullptr;
+  }
+}
+
+void PlannedPolicy::fetch_strays() {
+  while (!strays_.empty() &&
+         strays_.begin()->first <= history_.now() + kStrayDistance) {
+    Page* page = strays_.begin()->second;
+    strays_.erase(strays_.begin());
+    if (!page->resident) {
+      const auto later =
+          std::find_if(fetching_.begin(), fetching_.end(), [&](const Page* p) {
+            return p->next_use > page->next_use;
+          });
+      fetching_.insert(later, page);
+    }
+  }
+}
+
+Cost PlannedPolicy::cost_of(const Page& page) const {
+  if (page.id == 0) {
+    return {0, page.bytes_until_left, 0};
+  }
+  const size_t out = page.clean ? 0 : page.bytes;
+  const size_t wait = page.clean ? 0 : backlog_ + page.bytes;
+  if (!plan_) {
+    return {page.last_use, wait, out};
+  }
+  if (page.next_use == Page::kNever) {
+    return {0, wait, out};
+  }
+  // It comes back, and the sooner it is needed the worse.
+  const uint64_t distance =
+      page.next_use - std::min(page.next_use, history_.now());
+  return {0, wait, out + page.bytes * (1 + kUrgency / (distance + kNear))};
+}
+
+bool PlannedPolicy::may_leave(const Page& page) const {
+  return !ahead_ || page.id == 0 || page.next_use > ahead_->next_use;
+}
+
+std::vector<Page*> PlannedPolicy::choose_window(
+    const Layout& layout,
+    const Request& request) {
+  is_short_ = true;
+  ahead_ = request.ahead;
+  backlog_ = request.backlog;
+  auto pages = cheapest_window(layout, request, *this);
+  ahead_ = nullptr;
+  if (plan_) {
+    for (Page* page : pages) {
+      if (page->id != 0 && page->next_use != Page::kNever) {
+        strays_.emplace(page->next_use, page);
+      }
+    }
+  }
+  return pages;
+}
+
+std::vector<Page*> PlannedPolicy::choose_segments(
+    const Layout& layout,
+    size_t bytes) {
+  is_short_ = true;
+  return cheapest_segments(layout, bytes, *this);
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSHistory.h>
+#include <ATen/cuda/detail/LMSPlan.h>
+#include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSSpace.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// Follows the plan of a cycle while the sequence repeats. What the plan did not
+// foresee, and everything while there is none, is evicted by farthest next use
+// as far as that is known, and by least recent use otherwise.
+class PlannedPolicy final : public Policy, private Ranking {
+ public:
+  void set_capacity(size_t bytes) override;
+  void on_operator(const Operator& op, Actions& actions) override;
+  void on_death(Page* page) override;
+  std::vector<Page*> choose_window(const Layout& layout, const Request& request)
+      override;
+  std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
+      override;
+
+ private:
+  Cost cost_of(const Page& page) const override;
+  bool may_leave(const Page& page) const override;
+
+  void make_plan(Actions& actions);
+  void drop_plan();
+  void follow_plan(const Operator& op, Actions& actions);
+  void fetch_strays();
+  void leave(Plan::Interval& interval, Page* page, Actions& actions);
+
+  size_t capacity_ = Page::kNever;
+  // A request found no room: only then does anything move.
+  bool is_short_ = false;
+  History history_;
+  std::unique_ptr<Plan> plan_;
+  uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
+  uint64_t needed_matches_ = History::kWindow; // before the next plan
+  std::deque<Page*> fetching_; // asked for, in order of need
+  // Pages that had to leave against the plan, by next use.
+  std::set<std::pair<uint64_t, Page*>> strays_;
+  const Page* ahead_ = nullptr; // of the request at hand
+  size_t backlog_ = 0; // of the request at hand
+};
+
+} // namespace at::cuda::lms

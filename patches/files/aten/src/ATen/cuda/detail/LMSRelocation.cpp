@@ -1,0 +1,173 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSSpace.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <utility>
+#include <vector>
+
+// Note [Moving storages aside]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// What is free is rarely in one piece. Instead of paging out what lies between,
+// a request that finds no gap has it moved to gaps elsewhere, where that is
+// possible: a copy within the device takes a hundredth of the time of one to
+// the host and back. The copy is work like any other on the storage's home
+// stream, so it is in order with everything there.
+//
+// While it is moved a storage is kArriving, as for a page-in: who needs it
+// waits for the few calls that this takes. A pin keeps the record alive.
+
+namespace at::cuda::lms {
+
+// Makes one gap for the request out of several, if that can be done without
+// paging anything out. Without the mutex.
+void Device::make_gap(const Request& request) noexcept {
+  if (is_capturing() || Settings::get().original() || Settings::get().chaos()) {
+    return;
+  }
+  Pins moving;
+  Clearing clearing;
+  try {
+    {
+      Freed freed(*this);
+      Lock lock(*this);
+      if (!is_crowded(request)) {
+        return;
+      }
+      release_left_memory(freed);
+    }
+    {
+      Freed freed(*this);
+      Lock lock(*this);
+      if (!is_crowded(request)) {
+        return;
+      }
+      clearing = cheapest_clearing(layout_, request);
+      for (Page* page : clearing.pages) {
+        if (page->id == 0) {
+          evict(page, freed);
+          continue;
+        }
+        auto* record = static_cast<ManagedStorage*>(page);
+        record->state = ManagedStorage::State::kArriving;
+        take_pin(record, /*writes=*/false, moving);
+      }
+    }
+    move_out_of(clearing, moving);
+  } catch (const std::exception& error) {
+    // What is where it was can be paged out instead.
+    TORCH_WARN_ONCE("LMS could not move storages aside: ", error.what());
+  }
+  settle_in_place(moving);
+}
+
+// True if there is no gap for the request and the allocator may not grow.
+bool Device::is_crowded(const Request& request) const {
+  return is_limited_ && !layout_.has_gap(request.bytes, request.stream) &&
+      layout_.reserved() - layout_.empty() + growth_for(request.bytes) > limit_;
+}
+
+// Frees the memory that no copy reads from any more.
+void Device::release_left_memory(Freed& freed) {
+  note_progress();
+  while (!leaving_.empty() && leaving_.front().bytes == 0) {
+    hand_over(leaving_.front(), freed);
+    leaving_.pop_front();
+  }
+}
+
+// Moves the storages, largest first, until one does not find another place.
+void Device::move_out_of(const Clearing& clearing, const Pins& moving) {
+  std::vector<c10::DataPtr> inside; // memory that is no better than before
+  for (const Pin& pin : moving) {
+    while (true) {
+      Handover::Events pending;
+      c10::DataPtr memory;
+      try {
+        memory = Allocator::get().allocate_for_copy(
+            index_, pin.record->bytes, pin.record->home, true, pending);
+      } catch (const c10::OutOfMemoryError&) {
+        return;
+      }
+      const auto address = reinterpret_cast<uintptr_t>(memory.get());
+      if (address < clearing.begin || address >= clearing.end) {
+        move(pin.record, std::move(memory), std::move(pending));
+        break;
+      }
+      return_pending(memory.get(), std::move(pending));
+      inside.push_back(std::move(memory));
+    }
+  }
+}
+
+void Device::move(
+    ManagedStorage* record,
+    c10::DataPtr memory,
+    Handover::Events pending) {
+  Freed freed(*this);
+  c10::cuda::CUDAGuard guard(index_);
+  try {
+    Lock lock(*this);
+    for (const Event& event : pending) {
+      wait_event(record->home, event);
+    }
+    for (const Event& use : uses_of(record)) {
+      wait_event(record->home, use);
+    }
+    C10_CUDA_CHECK(cudaMemcpyAsync(
+        memory.get(),
+        record->memory.get(),
+        record->bytes,
+        cudaMemcpyDeviceToDevice,
+        record->home));
+    record->arrival = record_event(index_, record->home);
+  } catch (...) {
+    return_pending(memory.get(), std::move(pending));
+    throw;
+  }
+  Lock lock(*this);
+  if (record->dead) {
+    freed.add(std::move(memory)); // after the copy on its home stream
+    return;
+  }
+  record->users = {record->home};
+  stats_.moved.add(record->bytes);
+  freed.add(detach_memory(record));
+  attach_memory(record, std::move(memory));
+}
+
+// Ends the move, successful or not.
+void Device::settle_in_place(const Pins& moving) noexcept {
+  if (moving.empty()) {
+    return;
+  }
+  Freed freed(*this);
+  {
+    Lock lock(*this);
+    for (const Pin& pin : moving) {
+      ManagedStorage* record = pin.record;
+      if (record->state != ManagedStorage::State::kArriving) {
+        continue;
+      }
+      record->state = ManagedStorage::State::kResident; // it did not move
+      if (record->dead) {
+        if (record->host) {
+          free_host_copy(record);
+        }
+        freed.add(detach_memory(record));
+      } else {
+        update_page(record);
+        if (record->pins > 1) {
+          record->show_address();
+        }
+      }
+    }
+    give_back(moving, freed);
+  }
+  arrived_.notify_all();
+}
+
+} // namespace at::cuda::lms

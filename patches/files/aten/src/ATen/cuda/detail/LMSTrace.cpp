@@ -1,0 +1,177 @@
+#include <ATen/cuda/detail/LMSTrace.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSStorage.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+
+#include <cerrno>
+#include <iomanip>
+#include <locale>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+constexpr size_t kLinesAtOnce = 1024; // written together
+constexpr int kDigits = 3; // of microseconds: the clock's steps are longer
+
+cudaStream_t current_stream() {
+  return c10::cuda::getCurrentCUDAStream(Trace::kDevice).stream();
+}
+
+// A JSON list of the ids of the pages that are written, or of the others.
+std::string ids(const std::vector<Use>& uses, bool writes) {
+  std::string list;
+  for (const Use& use : uses) {
+    if (use.writes == writes) {
+      list += (list.empty() ? "" : ", ") + std::to_string(use.page->id);
+    }
+  }
+  return "[" + list + "]";
+}
+
+} // namespace
+
+std::atomic<Trace*> Trace::recorded_{nullptr};
+
+Trace::Trace(const std::string& path, const std::string& header) : path_(path) {
+  errno = 0;
+  file_.open(path, std::ios::binary | std::ios::trunc);
+  check_file();
+  write(header + "\n");
+}
+
+// A trace that is over is leaked: another thread may be adding a line.
+void Trace::open(const std::string& path, const std::string& header) {
+  TORCH_CHECK(!get(), "a trace is being recorded already");
+  recorded_.store(new Trace(path, header), std::memory_order_release);
+}
+
+void Trace::close() {
+  if (Settings::get().is_forked_child()) {
+    return; // the file belongs to the parent process, as CUDA does
+  }
+  if (Trace* trace = recorded_.exchange(nullptr)) {
+    trace->write_lines(/*wait=*/true);
+  }
+}
+
+void Trace::step() {
+  Trace* trace = get();
+  if (!trace || Settings::get().is_forked_child()) {
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(trace->mutex_);
+    trace->add(R"({"step": )" + std::to_string(trace->steps_++));
+  }
+  trace->write_lines(/*wait=*/false);
+}
+
+Trace::Span Trace::begin(const c10::OperatorName& name) {
+  if (is_capturing()) {
+    return {};
+  }
+  return {
+      c10::toString(name),
+      record_timed_event(kDevice, current_stream()),
+      nullptr};
+}
+
+void Trace::end(Span& span) {
+  if (span.begin) {
+    span.end = record_timed_event(kDevice, current_stream());
+  }
+}
+
+void Trace::add_alloc(const ManagedStorage& storage) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add(R"({"alloc": )" + std::to_string(storage.id) + R"(, "bytes": )" +
+      std::to_string(storage.bytes) + R"(, "kind": "other")");
+}
+
+void Trace::add_free(const ManagedStorage& storage) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add(R"({"free": )" + std::to_string(storage.id));
+}
+
+void Trace::add_operator(const Operator& op, const Span& span) {
+  if (!span.end || op.uses.empty()) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  add(R"({"op": ")" + span.name + R"(", "reads": )" + ids(op.uses, false) +
+          R"(, "writes": )" + ids(op.uses, true) + R"(, "us": )",
+      span.begin,
+      span.end);
+}
+
+void Trace::add(std::string text, Event begin, Event end) {
+  lines_.push_back({std::move(text), std::move(begin), std::move(end)});
+  ++new_lines_;
+}
+
+void Trace::write_completed() {
+  Trace* trace = get();
+  if (!trace) {
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(trace->mutex_);
+    if (trace->new_lines_ < kLinesAtOnce) {
+      return;
+    }
+  }
+  trace->write_lines(/*wait=*/false);
+}
+
+// Writes lines up to the first operator that is not done; if `wait`, all.
+void Trace::write_lines(bool wait) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  new_lines_ = 0;
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::fixed << std::setprecision(kDigits);
+  for (; !lines_.empty(); lines_.pop_front()) {
+    const Line& line = lines_.front();
+    if (line.begin && wait) {
+      C10_CUDA_CHECK(cudaEventSynchronize(line.end.get()));
+    } else if (!has_happened(line.end)) {
+      break;
+    }
+    text << line.text;
+    if (line.begin) {
+      text << microseconds_between(line.begin, line.end);
+    }
+    text << "}\n";
+  }
+  write(text.str());
+}
+
+// Whole lines, so that a process that dies leaves a trace that can be read.
+void Trace::write(const std::string& text) {
+  errno = 0;
+  file_ << text << std::flush;
+  check_file();
+}
+
+// Throws the error of the last operation on the file.
+void Trace::check_file() {
+  if (!file_) {
+    const int error = errno;
+    recorded_.store(nullptr);
+    TORCH_CHECK(
+        false,
+        "Cannot write the trace of Large Model Support to ",
+        path_,
+        ": ",
+        std::generic_category().message(error),
+        ". Recording has ended. PYTORCH_LMS_TRACE names the file.");
+  }
+}
+
+} // namespace at::cuda::lms
