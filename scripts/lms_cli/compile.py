@@ -67,7 +67,10 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
         folders = (HEADERS, HEADERS + API_HEADERS)
         system = [root / folder for root in (tree / "changed", pristine) for folder in folders]
         built = run_cmake(
+            paths.BUILD,
             tree,
+            "torch_lms",
+            LIBRARY,
             {
                 "CMAKE_CXX_COMPILER": str(compiler),
                 "LMS_SOURCE_DIR": str(tree / "sources"),
@@ -160,8 +163,20 @@ def write_tree(folder: Path, texts: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
-    """Configure and build; return the library.
+def run_cmake(
+    project: Path, tree: Path, target: str, product: str, settings: dict[str, str]
+) -> Path:
+    """Configure a CMake project and build one of its targets.
+
+    Args:
+        project: the folder with its CMakeLists.txt.
+        tree: where everything made goes, kept for the next time.
+        target: what to build.
+        product: the name of the file that this makes.
+        settings: CMake's variables.
+
+    Returns:
+        The path of that file.
 
     Raises:
         CompileError: with the compiler's first errors.
@@ -169,10 +184,10 @@ def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
     output = tree / "cmake"
     tools = Path(sys.prefix) / "bin"
     definitions = [f"-D{name}={value}" for name, value in settings.items()]
-    configure = [tools / "cmake", "-G", "Ninja", "-S", paths.BUILD, "-B", output, *definitions]
+    configure = [tools / "cmake", "-G", "Ninja", "-S", project, "-B", output, *definitions]
     commands = (
         [*configure, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-DCMAKE_BUILD_TYPE=None"],
-        [tools / "cmake", "--build", output, "--target", "torch_lms"],
+        [tools / "cmake", "--build", output, "--target", target],
     )
     log = tree / "compile.log"
     text = ""
@@ -187,8 +202,8 @@ def run_cmake(tree: Path, settings: dict[str, str]) -> Path:
         files.write_text(log, text)
         if result.returncode != 0:
             errors = _errors(result.stdout.replace(f"{tree}/", ""))
-            raise CompileError(f"{LIBRARY} does not compile:\n{errors}", f"Full output: {log}")
-    return output / LIBRARY
+            raise CompileError(f"{product} does not compile:\n{errors}", f"Full output: {log}")
+    return output / product
 
 
 def _errors(output: str) -> str:

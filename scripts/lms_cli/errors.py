@@ -72,3 +72,15 @@ class SpaceError(LmsError):
     """The disk is full, or would be."""
 
     exit_code = 10
+
+
+class TraceError(LmsError):
+    """A trace breaks its format."""
+
+    exit_code = 11
+
+
+class OutOfMemoryError(LmsError):
+    """What one operator of a trace uses does not fit in the device's memory."""
+
+    exit_code = 12

@@ -17,6 +17,7 @@ from lms_cli.errors import CompileError, UsageError
 from lms_cli.lms_environment import Environment
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+RATE_UNITS = {"": 1e0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NVIDIA = (Path("/dev/nvidia0"), Path("/proc/driver/nvidia"))
 SHOWN_LINES = 40
 
@@ -33,6 +34,22 @@ def parse_size(text: str) -> int:
             f"{text} is not a size", "Write bytes, or a number with K, M, G or T: 64M."
         )
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second from text such as 15.75G or 600M, in powers of ten as links are rated.
+
+    Raises:
+        UsageError: it is not a rate.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:B(?:/S)?)?", text.strip().upper())
+    rate = float(match[1]) * RATE_UNITS[match[2]] if match else 0.0
+    if rate <= 0:
+        raise UsageError(
+            f"{text} is not a bandwidth",
+            "Write bytes per second, or a number with K, M, G or T: 15.75G.",
+        )
+    return rate
 
 
 def default_device() -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import paths
+from lms_cli import paths, trace_replay
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
-CXX_FOLDERS = ("patches/files", "tests")
+CXX_FOLDERS = ("build", "patches/files", "tests")
 FILES = paths.ROOT / "patches" / "files"
 ENGINE = FILES / "aten" / "src" / "ATen" / "cuda" / "detail"
 
@@ -72,6 +72,13 @@ def test_clang_tidy(linters: Path, name: str) -> None:
     source = database.parent.parent / "sources" / ENGINE.relative_to(FILES) / name
     assert source.read_text() == (ENGINE / name).read_text(), "built from other sources"
     check(linters / "clang-tidy", "--quiet", "-p", database.parent, source)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in trace_replay.SOURCES.glob("*.cpp")))
+def test_clang_tidy_of_the_replay(linters: Path, name: str) -> None:
+    trace_replay.program()
+    database = trace_replay.folder() / "tree" / "cmake"
+    check(linters / "clang-tidy", "--quiet", "-p", database, trace_replay.SOURCES / name)
 
 
 def test_shell_scripts_parse() -> None:

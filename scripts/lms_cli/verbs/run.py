@@ -17,6 +17,12 @@ def configure_parser(subparsers: Any) -> None:
         description="Run a PyTorch program with LMS, on the simulated device if there is no GPU. "
         "The exit status is the program's.",
     )
+    add_arguments(parser)
+    parser.set_defaults(execute=execute)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which program runs, and how."""
     parser.add_argument(
         "--lms",
         choices=("on", "off", "chaos"),
@@ -63,7 +69,6 @@ def configure_parser(subparsers: Any) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -71,21 +76,25 @@ def execute(args: argparse.Namespace) -> int:
     import os
     import sys
 
+    command, variables = command_of(args)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, variables)
+
+
+def command_of(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """The program's command line and environment variables, everything it needs made."""
     from lms_cli import lms_environment, programs
+    from lms_cli.errors import UsageError
 
     settings = settings_of(args)
     if not args.script.startswith("-") and not Path(args.script).is_file():
-        from lms_cli.errors import UsageError
-
         raise UsageError(f"there is no program {args.script}")
     environment = environment_of(args)
     lms_environment.installed_version(environment)
     overlay = lms_environment.with_packages(environment, args.packages)
     variables = programs.variables(environment, settings, overlay)
-    python = str(overlay.python)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(python, [python, args.script, *args.arguments], variables)
+    return [str(overlay.python), args.script, *args.arguments], variables
 
 
 def settings_of(args: argparse.Namespace) -> Any:

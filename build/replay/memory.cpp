@@ -1,0 +1,99 @@
+#include "memory.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace lms_replay {
+namespace {
+
+using at::cuda::lms::kMinBlockSize;
+using at::cuda::lms::round_up;
+
+constexpr uintptr_t kBase = uintptr_t{1} << 40; // any address but null
+
+} // namespace
+
+Memory::Memory(size_t capacity) {
+  at::cuda::lms::Segment segment;
+  segment.size = capacity / kMinBlockSize * kMinBlockSize;
+  layout_.add_segment(kBase, segment);
+  add_free(kBase, segment.size);
+}
+
+std::optional<Memory::Place> Memory::allocate(size_t bytes, Time now) {
+  const size_t wanted = round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
+  const auto best = free_by_size_.lower_bound({wanted, 0});
+  if (best == free_by_size_.end()) {
+    return std::nullopt;
+  }
+  const auto [range, address] = *best;
+  layout_.add_block(address, wanted);
+  const size_t size = layout_.find(address).second->size;
+  remove_free(free_.find(address));
+  if (size < range) {
+    add_free(address + size, range - size);
+  }
+  copies_.erase(
+      std::remove_if(
+          copies_.begin(),
+          copies_.end(),
+          [now](const Copy& copy) { return copy.until <= now; }),
+      copies_.end());
+  Time available = now;
+  for (const Copy& copy : copies_) {
+    if (copy.begin < address + size && address < copy.end) {
+      available = std::max(available, copy.until);
+    }
+  }
+  return Place{address, available};
+}
+
+void Memory::release(uintptr_t address, Time until, Time now) {
+  size_t size = layout_.find(address).second->size;
+  layout_.remove_block(address);
+  if (until > now) {
+    copies_.push_back({address, address + size, until});
+  }
+  auto next = free_.lower_bound(address);
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == address) {
+      address = previous->first;
+      size += previous->second;
+      remove_free(previous);
+    }
+  }
+  if (next != free_.end() && address + size == next->first) {
+    size += next->second;
+    remove_free(next);
+  }
+  add_free(address, size);
+}
+
+size_t Memory::largest_window() const {
+  size_t largest = 0;
+  size_t window = 0;
+  for (const auto& [address, segment] : layout_.segments()) {
+    for (const auto& range : at::cuda::lms::ranges_of(address, segment)) {
+      const bool movable =
+          !range.block || (range.block->page && range.block->page->evictable);
+      window = movable ? window + range.size : 0;
+      largest = std::max(largest, window);
+    }
+  }
+  return largest;
+}
+
+void Memory::add_free(uintptr_t address, size_t size) {
+  if (size > 0) {
+    free_.emplace(address, size);
+    free_by_size_.emplace(size, address);
+  }
+}
+
+void Memory::remove_free(std::map<uintptr_t, size_t>::iterator range) {
+  free_by_size_.erase({range->second, range->first});
+  free_.erase(range);
+}
+
+} // namespace lms_replay

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSLayout.h>
+
+#include "trace.h"
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace lms_replay {
+
+// The device's memory: one segment, filled best fit by the caching allocator's
+// rules. Memory can be released while a copy still uses it; its next owner is
+// told how long to wait.
+class Memory {
+ public:
+  explicit Memory(size_t capacity);
+
+  struct Place {
+    uintptr_t address;
+    Time available; // when the copies of earlier owners have ended
+  };
+  // Nothing if no free range is large enough. `now` is the time at which all
+  // work before has been done.
+  std::optional<Place> allocate(size_t bytes, Time now);
+  // A copy uses the memory until `until`.
+  void release(uintptr_t address, Time until, Time now);
+
+  void set_page(uintptr_t address, at::cuda::lms::Page* page) {
+    layout_.find(address).second->page = page;
+  }
+  const at::cuda::lms::Layout& layout() const {
+    return layout_;
+  }
+  // The longest run of free blocks and evictable pages, bytes.
+  size_t largest_window() const;
+
+ private:
+  struct Copy {
+    uintptr_t begin;
+    uintptr_t end;
+    Time until;
+  };
+
+  void add_free(uintptr_t address, size_t size);
+  void remove_free(std::map<uintptr_t, size_t>::iterator range);
+
+  at::cuda::lms::Layout layout_;
+  std::map<uintptr_t, size_t> free_; // free ranges, no two of them adjacent
+  std::set<std::pair<size_t, uintptr_t>> free_by_size_;
+  std::vector<Copy> copies_; // on memory released before they end
+};
+
+} // namespace lms_replay

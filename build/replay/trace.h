@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <istream>
+#include <vector>
+
+namespace lms_replay {
+
+using Time = int64_t; // picoseconds of virtual time; holds 100 days
+
+enum class EventKind : int64_t {
+  kAlloc = 1,
+  kFree = 2,
+  kStep = 3,
+  kOperator = 4
+};
+
+// One line of the trace after the header; event k is line k + 2.
+struct Event {
+  EventKind kind;
+  size_t index; // of the storage or of the operator; 0 for a step
+};
+
+struct TraceUse {
+  uint32_t storage;
+  bool writes;
+};
+
+struct TraceOperator {
+  uint64_t name = 0; // hash
+  Time duration = 0;
+  size_t first_use = 0; // in Trace::uses; the next operator's is the end
+};
+
+// A checked trace: whoever wrote it has found that no storage is used before
+// its allocation or after its release. Storages are numbered in order of
+// allocation.
+struct Trace {
+  std::vector<Event> events;
+  std::vector<size_t> bytes; // of each storage
+  std::vector<TraceOperator> operators; // and one past the last, without uses
+  std::vector<TraceUse> uses; // each storage once per operator
+
+  // The uses of an operator, for a range-based loop.
+  struct Uses {
+    const TraceUse* first;
+    const TraceUse* last;
+    const TraceUse* begin() const {
+      return first;
+    }
+    const TraceUse* end() const {
+      return last;
+    }
+  };
+  Uses uses_of(size_t op) const {
+    return {
+        uses.data() + operators[op].first_use,
+        uses.data() + operators[op + 1].first_use};
+  }
+  size_t operator_count() const {
+    return operators.size() - 1;
+  }
+};
+
+// Reads the trace as scripts/lms_cli/trace_format.py packs it: 64-bit words in
+// the machine's byte order, an event's kind first, then
+//   kAlloc     bytes
+//   kFree      storage
+//   kStep
+//   kOperator  name, duration, number of uses, and each as 2 * storage + writes
+// Throws std::runtime_error if it ends in the middle of an event.
+Trace read_trace(std::istream& in);
+
+// What a trace is replayed on.
+struct Machine {
+  size_t capacity = 0; // bytes of device memory
+  double in_bandwidth = 0; // host to device, bytes per second
+  double out_bandwidth = 0;
+  // Computes nothing while it copies, and always copies out: the original.
+  bool blocks_host = false;
+};
+
+// The part of a trace that is measured: the steps after the third, when an
+// engine that learns has learnt; all of it where there are no such steps.
+struct Measured {
+  size_t first_event = 0;
+  size_t steps = 1;
+};
+Measured measured_part(const Trace& trace);
+
+} // namespace lms_replay

@@ -1,0 +1,80 @@
+// Replays a packed trace with actions that the command line names:
+//   lms-scripted CAPACITY H2D D2H [ACTION...]
+// 3-0 evicts storage 0 after operator 3, 3+0 fetches it; both are numbered from
+// 0. Room for what is asked for is made as the policy "original" makes it.
+
+#include "report.h"
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace at::cuda::lms;
+
+struct Action {
+  bool evicts;
+  uint64_t page;
+};
+
+class Scripted final : public Policy {
+ public:
+  explicit Scripted(const std::vector<std::string>& script) {
+    for (const std::string& word : script) {
+      const size_t at = word.find_first_of("+-");
+      const Action action{word.at(at) == '-', std::stoull(word.substr(at + 1))};
+      script_.emplace(std::stoull(word.substr(0, at)), action);
+    }
+  }
+
+  void on_operator(const Operator& op, Actions& actions) override {
+    original_->on_operator(op, actions);
+    for (const Use& use : op.uses) {
+      pages_[use.page->id - 1] = use.page;
+    }
+    const auto [first, last] = script_.equal_range(now_++);
+    for (auto it = first; it != last; ++it) {
+      Page* page = pages_.at(it->second.page);
+      (it->second.evicts ? actions.evict : actions.fetch).push_back(page);
+    }
+  }
+
+  std::vector<Page*> choose_window(const Layout& layout, const Request& request)
+      override {
+    return original_->choose_window(layout, request);
+  }
+
+  std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
+      override {
+    return original_->choose_segments(layout, bytes);
+  }
+
+ private:
+  std::unique_ptr<Policy> original_ = make_policy("original");
+  std::multimap<uint64_t, Action> script_; // by operator
+  std::map<uint64_t, Page*> pages_; // by storage
+  uint64_t now_ = 0; // operators seen
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc < 4) {
+      throw std::invalid_argument("CAPACITY H2D D2H [ACTION...]");
+    }
+    Scripted policy({argv + 4, argv + argc});
+    lms_replay::replay_and_report(
+        std::cin, lms_replay::parse_machine(argv + 1), policy);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

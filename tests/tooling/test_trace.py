@@ -1,0 +1,397 @@
+"""`lms trace replay`: tiny traces with times worked out by hand, and what holds for all.
+
+A page takes 1,000 us to copy, as long as most operators compute: 990 us at 10 GB/s and 10 us of
+latency.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brute_floor import floor_us
+from lms_cli import compile, paths, simulate, trace_format
+from lms_cli.errors import OutOfMemoryError, UsageError
+from lms_cli.trace_replay import Machine, Result, replay
+from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, free, op, write
+
+ROOM = 9_900_032  # bytes of device memory that a page takes
+BANDWIDTH = 10e9  # bytes per second, each way
+DEMANDED, LATE, MEMORY = "page-in demanded", "page-in late (prefetched)", "memory (page-out)"
+
+
+# --- replays ---
+
+
+@dataclass
+class Replays:
+    """Replays rows with the policy `original`, or with actions that a test names."""
+
+    folder: Path
+    scripted: Path
+
+    def original(self, rows: list[Any], pages: float) -> Result:
+        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
+        return replay(trace, machine(pages), "original")
+
+    def ours(self, rows: list[Any], pages: float, *actions: str) -> Result:
+        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
+        command = [self.scripted, str(int(pages * ROOM)), str(BANDWIDTH), str(BANDWIDTH), *actions]
+        done = subprocess.run(command, input=trace.words.tobytes(), capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        row = json.loads(done.stdout)
+        assert "out_of_memory" not in row
+        return Result(trace, machine(pages), "scripted", **row)
+
+
+def machine(pages: float) -> Machine:
+    return Machine(int(pages * ROOM), BANDWIDTH, BANDWIDTH)
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripted")
+    settings = {
+        "CMAKE_CXX_COMPILER": str(compile.find_compiler()),
+        "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
+    }
+    project = Path(__file__).parent / "scripted"
+    return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
+
+
+@pytest.fixture
+def replays(tmp_path: Path, scripted: Path) -> Replays:
+    return Replays(tmp_path, scripted)
+
+
+def check(result: Result, time: float, in_pages: int, out_pages: int, **stalls: float) -> None:
+    row = result.report()
+    assert row["step_us"] == pytest.approx(time, abs=1e-6)
+    assert (row["in_bytes"], row["out_bytes"]) == (in_pages * PAGE, out_pages * PAGE)
+    causes = {"demanded": DEMANDED, "late": LATE, "memory": MEMORY}
+    expected = {cause: stalls.get(name, 0) for name, cause in causes.items()}
+    assert row["stalls_us"] == pytest.approx(expected, abs=1e-6)
+
+
+# One page has to leave for another, and comes back.
+SWAP = [alloc(0), op("", "0"), alloc(1), op("", "1"), op("0", "")]
+# Page 0 leaves twice; whether it was written in between decides what the second time costs.
+TWICE_READ = [
+    *(alloc(0), op("", "0"), alloc(1), op("", "1"), free(1), op("0", "")),
+    *(alloc(2), op("", "2"), free(2), op("0", "")),
+]
+TWICE_WRITTEN = [row if row != op("0", "") else op("0", "0") for row in TWICE_READ]
+
+
+@pytest.mark.parametrize("policy", ["original", "ours"])
+def test_what_fits_moves_nothing(replays: Replays, policy: str) -> None:
+    rows = [alloc(0), op("", "0", 500), alloc(1), op("0", "1", 700.5)]
+    result = getattr(replays, policy)(rows, 2)
+    check(result, 1200.5, 0, 0)
+    assert result.report()["share_of_ideal"] == 1
+    assert result.report()["hidden_share"] == 1
+
+
+def test_original_blocks_during_each_copy(replays: Replays) -> None:
+    check(replays.original(SWAP, 1), 6000, 1, 2, demanded=1000, memory=2000)
+
+
+def test_memory_is_waited_for_by_who_gets_it(replays: Replays) -> None:
+    # b waits for page 0 to leave; the page-in for page 1 to leave, and c for the page-in.
+    check(replays.ours(SWAP, 1), 6000, 1, 2, demanded=1000, memory=2000)
+
+
+def test_a_clean_page_leaves_for_nothing(replays: Replays) -> None:
+    check(replays.ours(TWICE_READ, 1), 8000, 2, 1, demanded=2000, memory=1000)
+
+
+def test_a_write_makes_dirty(replays: Replays) -> None:
+    check(replays.ours(TWICE_WRITTEN, 1), 9000, 2, 2, demanded=2000, memory=2000)
+
+
+def test_original_knows_no_clean_pages(replays: Replays) -> None:
+    check(replays.original(TWICE_READ, 1), 9000, 2, 2, demanded=2000, memory=2000)
+
+
+def ahead(meanwhile: float) -> list[Any]:
+    """Page 0 leaves during operator 1 and can come back during operator 4."""
+    return [
+        *(alloc(0), op("", "0"), alloc(1), op("", "1", 3000), alloc(2), op("1", "2")),
+        *(free(1), op("2", "", 0), op("2", "", meanwhile), op("02", "")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("actions", "meanwhile", "time", "late", "demanded", "hidden"),
+    [
+        (("0-0", "3+0"), 2000, 8000, 0, 0, 2000),
+        (("0-0", "3+0"), 400, 7000, 600, 0, 1400),
+        (("0-0",), 400, 7400, 0, 1000, 1000),
+    ],
+)
+def test_copies_hide_behind_operators(
+    replays: Replays,
+    actions: tuple[str, ...],
+    meanwhile: float,
+    time: float,
+    late: float,
+    demanded: float,
+    hidden: float,
+) -> None:
+    result = replays.ours(ahead(meanwhile), 2, *actions)
+    check(result, time, 1, 1, late=late, demanded=demanded)
+    assert (result.hidden_us, result.copying_us) == (hidden, 2000)
+
+
+def test_memory_of_a_leaving_page_is_handed_over(replays: Replays) -> None:
+    # Page 0 leaves from 1,000 to 2,000 us. Operator 1 has room; 2 waits from 1,500 us on.
+    rows = [alloc(0), op("", "0"), alloc(1), op("", "1", 500), alloc(2), op("", "2"), op("0", "")]
+    check(replays.ours(rows[:-1], 2, "0-0"), 3000, 0, 1, memory=500)
+
+
+def test_a_page_freed_while_it_leaves(replays: Replays) -> None:
+    # Its memory is still read from, so operator 2 waits just the same.
+    rows = [alloc(0), op("", "0"), free(0), alloc(1), op("", "1", 500), alloc(2), op("", "2")]
+    check(replays.ours(rows, 2, "0-0"), 3000, 0, 1, memory=500)
+
+
+def test_a_page_in_that_waits_for_memory_holds_no_operator_up(replays: Replays) -> None:
+    # Page 0 leaves until 2,000 us and is fetched at once into the same memory.
+    rows = [alloc(0), op("", "0"), alloc(1), op("", "1", 100), op("1", "", 500), op("0", "")]
+    check(replays.ours(rows, 2, "0-0", "1+0"), 4000, 1, 1, late=1400)
+
+
+def test_a_page_freed_while_it_arrives(replays: Replays) -> None:
+    # It is fetched from 2,000 to 3,000 us, which operator 3 waits for: the memory is the same.
+    rows = [alloc(0), op("", "0"), alloc(1), op("", "1", 1000), free(1), op("", "", 0)]
+    rows += [free(0), alloc(2), op("", "2")]
+    check(replays.ours(rows, 1, "2+0"), 5000, 1, 1, memory=2000)
+
+
+def test_copies_of_one_direction_queue(replays: Replays) -> None:
+    rows = [alloc(0), alloc(1), op("", "01"), op("", "", 500), alloc(2), alloc(3), op("", "23")]
+    # Both leave from 1,000 us on, one after the other; the last operator needs both's memory.
+    check(replays.ours(rows, 2, "0-0", "0-1"), 4000, 0, 2, memory=1500)
+
+
+def test_arguments_stay_while_results_are_placed(replays: Replays) -> None:
+    # Page 0 was used least recently, but the operator that allocates page 2 reads it.
+    rows = [alloc(0), op("", "0"), alloc(1), op("", "1"), alloc(2), op("0", "2"), op("2", "")]
+    check(replays.ours(rows, 2), 5000, 0, 1, memory=1000)
+
+
+def test_parameters_that_nothing_has_touched_can_leave(replays: Replays) -> None:
+    rows = [alloc(0), alloc(1), alloc(2), op("0", ""), op("1", ""), op("2", "")]
+    check(replays.original(rows, 2), 8000, 2, 3, demanded=2000, memory=3000)
+
+
+def test_arguments_in_each_others_way(replays: Replays) -> None:
+    # Page 2 is in the middle of the memory, and page 3 wants two thirds of it in one piece.
+    rows = [alloc(3, 2 * PAGE), op("", "3"), alloc(0), op("", "0"), alloc(1), op("", "1")]
+    rows += [alloc(2), op("", "2"), free(0), free(1), op("23", "")]
+    check(replays.ours(rows, 3), 10980, 3, 3, demanded=3990, memory=1990)
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "line", "missing"),
+    [
+        ([alloc(0), op("", "0"), alloc(1), op("0", "1")], 1, 4, ROOM),
+        ([alloc(0), alloc(1), op("", "01")], 1.5, 3, ROOM // 2),
+        ([alloc(0, 100), alloc(1, 100), op("", "01")], 600 / ROOM, 3, 1024 - 600),
+        # Page 2 is between two halves that would be enough together.
+        (
+            [
+                *(alloc(0), alloc(1), alloc(2), op("", "0"), op("", "1"), op("", "2")),
+                *(free(0), free(2), alloc(3, 2 * PAGE), op("1", "3")),
+            ],
+            3,
+            10,
+            2 * ROOM - ROOM,
+        ),
+    ],
+)
+def test_out_of_memory(
+    replays: Replays, rows: list[Any], pages: float, line: int, missing: int
+) -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        replays.original(rows, pages)
+    message = str(caught.value)
+    assert f"out of memory at line {line} of the trace" in message
+    said = re.search(r"at least ([\d,]+) are missing", message)
+    assert said and abs(int(said[1].replace(",", "")) - missing) <= 512
+
+
+def test_small_storages_stay_and_take_room(replays: Replays) -> None:
+    small = [alloc(9, MIB), op("", "9")]
+    check(replays.original(small + SWAP, 1 + MIB / ROOM), 7000, 1, 2, demanded=1000, memory=2000)
+    in_turn = [row for identity in range(5) for row in (alloc(identity, MIB), free(identity))]
+    assert replays.original(in_turn, 1.5 * MIB / ROOM).in_bytes == 0
+    with pytest.raises(OutOfMemoryError):
+        replays.original(small + SWAP, 1 + MIB / ROOM - 0.001)
+
+
+@pytest.mark.parametrize(
+    ("steps", "mean", "ideal"), [(3, 6700, 3700), (4, 400, 400), (6, 500, 500)]
+)
+def test_the_steps_after_the_third_count(
+    replays: Replays, steps: int, mean: float, ideal: float
+) -> None:
+    rows: list[Any] = [*SWAP, free(0), free(1)]
+    for step in range(steps):
+        rows += [{"step": step}, alloc(2 + step), op("", str(2 + step), 100 * (1 + step))]
+        rows += [free(2 + step)]
+    if steps == 3:
+        rows[-2]["us"] = 400
+    row = replays.original(rows, 1).report()
+    assert (row["step_us"], row["ideal_us"], row["ordered_us"]) == (mean, ideal, ideal)
+    assert row["in_bytes"] == row["bound_in_bytes"] == (PAGE if steps == 3 else 0)
+
+
+# --- bounds ---
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "in_pages", "out_pages"),
+    [
+        (SWAP, 2, 0, 0),
+        # Page 1 is not used again: it vanishes.
+        (SWAP, 1, 1, 1),
+        (TWICE_READ, 1, 2, 1),
+        (TWICE_WRITTEN, 1, 2, 2),
+        # The one that is used last leaves.
+        (
+            [
+                alloc(0),
+                alloc(1),
+                alloc(2),
+                *(op("", d) for d in "012"),
+                *(op(d, "") for d in "0121"),
+            ],
+            2,
+            2,
+            2,
+        ),
+    ],
+)
+def test_bound(
+    replays: Replays, rows: list[Any], pages: float, in_pages: int, out_pages: int
+) -> None:
+    for result in (replays.original(rows, pages), replays.ours(rows, pages)):
+        assert (result.bound_in_bytes, result.bound_out_bytes) == (
+            in_pages * PAGE,
+            out_pages * PAGE,
+        )
+        copies = 990 * max(in_pages, out_pages)
+        assert result.bound_us == pytest.approx(max(result.compute_us, copies))
+
+
+def test_floor(replays: Replays) -> None:
+    # Two of four pages must have left when the last is made, and come back after that.
+    rows = [row for digit in "0123" for row in (alloc(int(digit)), op("", digit, 100))]
+    rows += [op(digit, "", 100) for digit in "3210"]
+    result = replays.ours(rows, 2)
+    assert result.bound_us == pytest.approx(2 * 990)
+    assert result.ordered_us == pytest.approx(2 * (4 * PAGE - 2 * ROOM) / BANDWIDTH * 1e6)
+    assert result.floor_us == result.ordered_us < result.time_us
+
+
+@pytest.mark.parametrize("pages", [16, 30, 50, 70])
+@pytest.mark.parametrize("layers", [3, 7])
+def test_floor_as_it_is_defined(replays: Replays, pages: int, layers: int) -> None:
+    rows = list(Transformer(layers=layers, steps=6).lines())[1:]
+    result = replays.ours(rows, pages)
+    expected = floor_us(rows, result.machine.capacity, BANDWIDTH)
+    assert result.ordered_us == pytest.approx(expected)
+    assert result.ordered_us > result.compute_us or pages > 40
+
+
+def test_floor_counts_what_was_written(replays: Replays) -> None:
+    # Pages 0 and 1 are written, and have to leave for two new ones; they come back for the next.
+    rows: list[Any] = [alloc(0), alloc(1), op("", "01", 100)]
+    for step in range(5):
+        new = [10 + 2 * step, 11 + 2 * step]
+        rows += [{"step": step}, op("", "01", 100), alloc(new[0]), alloc(new[1])]
+        rows += [{**op("", "", 100), "writes": new}, {**op("", "", 100), "reads": new}]
+        rows += [free(new[0]), free(new[1])]
+    result = replays.ours(rows, 2)
+    assert result.ordered_us == pytest.approx(floor_us(rows, 2 * ROOM, BANDWIDTH))
+    # Nothing comes after the last step, so nothing has to leave.
+    one = (4 * PAGE - 2 * ROOM) / BANDWIDTH * 1e6
+    assert result.ordered_us == pytest.approx(one + 200 + 300)
+
+
+@pytest.mark.parametrize("pages", [40, 60, 90, 150])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_engine_is_faster_than_the_floor(replays: Replays, pages: int, seed: int) -> None:
+    """Whatever a policy does: here, mostly nonsense."""
+    choice = random.Random(seed)
+    trace = Transformer(layers=10, steps=5)
+    rows = list(trace.lines())[1:]
+    operators = [row for row in rows if "op" in row]
+    known: set[int] = set()
+    actions: list[str] = []
+    number = -1
+    for row in rows:
+        if "free" in row:
+            known.discard(row["free"])
+        elif "op" in row:
+            number += 1
+            known.update(row["reads"], row["writes"])
+            for _ in range(choice.randrange(3)):
+                actions.append(f"{number}{choice.choice('+-')}{choice.choice(sorted(known))}")
+    result = replays.ours(rows, pages, *actions)
+    assert number == len(operators) - 1
+    assert result.time_us >= result.ordered_us >= result.compute_us > 0
+    assert result.time_us == pytest.approx(
+        result.compute_us + result.demanded_us + result.late_us + result.memory_us
+    )
+    assert 0 <= result.hidden_us <= result.copying_us
+    assert result.in_bytes > 0 or pages >= 130
+
+
+# --- the command ---
+
+
+def lms(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(paths.SCRIPT), "trace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+MACHINE = ("--capacity", "0.6G", "--h2d", "15.75G", "--d2h", "12G", "--policy", "original")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(Transformer().text())
+    table = lms("replay", path, *MACHINE)
+    assert table.returncode == 0, table.stderr
+    assert "synthetic transformer with the policy original" in table.stdout
+    done = lms("replay", path, *MACHINE, "--json")
+    row = json.loads(done.stdout)
+    assert f"{row['step_us'] / 1e3:,.3f} ms" in table.stdout
+    assert f"{100 * row['share_of_bound']:.1f} %" in table.stdout
+    assert row["bound_us"] < row["floor_us"] < row["step_us"]
+    broken = lms("replay", tmp_path / "missing", *MACHINE)
+    assert (broken.returncode, "cannot read the trace" in broken.stderr) == (11, True)
+    unknown = lms("replay", path, *MACHINE[:-1], "best")
+    assert (unknown.returncode, "there is no policy best" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1000", 1e3), ("15.75G", 15.75e9), ("600MB/s", 6e8), ("1.5 t", 1.5e12)]
+)
+def test_rates(text: str, rate: float) -> None:
+    assert simulate.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1G", "fast", "1GiB", "1G/m"])
+def test_no_rates(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a bandwidth"):
+        simulate.parse_rate(text)
