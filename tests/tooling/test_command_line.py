@@ -25,11 +25,11 @@ assert not set({THIRD_PARTY!r}) & set(sys.modules), "imported too early"
     command = [sys.executable, "-I", "-S", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for verb in ("demo", "build", "verify", "run", "test"):
+    for verb in ("demo", "build", "verify", "run", "bench", "trace", "test"):
         assert f"\n    {verb} " in result.stdout
 
 
-@pytest.mark.parametrize("verb", ["demo", "build", "verify", "run", "test"])
+@pytest.mark.parametrize("verb", ["demo", "build", "verify", "run", "bench", "trace", "test"])
 def test_each_verb_has_help(verb: str) -> None:
     command = [sys.executable, str(paths.SCRIPT), verb, "--help"]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -164,3 +164,53 @@ def test_sizes(text: str, size: int) -> None:
 def test_no_sizes(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         simulate.parse_size(text)
+
+
+# --- lms trace record ---
+
+HEADER = '{"lms_trace": 1, "name": "n", "card": "c"}\n'
+WRITES = """
+import os, sys
+with open(os.environ["PYTORCH_LMS_TRACE"], "w") as stream:
+    stream.write(sys.argv[1])
+raise SystemExit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "ends", "status", "message"),
+    [
+        (HEADER + '{"step": 1}\n', "0", 0, "0 operators in"),
+        (HEADER, "3", 3, "0 operators in"),
+        (HEADER + '{"step": ', "0", 11, "line 2: it is cut off"),
+        ("", "0", 11, "line 1: the file is empty"),
+    ],
+)
+def test_recording(
+    pristine: FakeRelease,
+    environment: Path,
+    tmp_path: Path,
+    content: str,
+    ends: str,
+    status: int,
+    message: str,
+) -> None:
+    program = tmp_path / "writes.py"
+    program.write_text(WRITES)
+    out = tmp_path / "out.jsonl"
+    out.write_text("the old one")
+    options = ("--device", "cuda", "--environment", str(environment))
+    result = pristine.lms("trace", "record", str(out), *options, str(program), content, ends)
+    assert (result.returncode, message in result.stderr) == (status, True), result.stderr
+    assert out.read_text() == ("the old one" if status == 11 else content)
+    assert sorted(tmp_path.glob(".*")) == []
+
+
+def test_recording_nothing(
+    pristine: FakeRelease, environment: Path, program: Path, tmp_path: Path
+) -> None:
+    options = ("--device", "cuda", "--environment", str(environment))
+    result = pristine.lms("trace", "record", str(tmp_path / "out"), *options, str(program))
+    assert result.returncode == 11
+    assert "the program ended with status 0 and left no trace" in result.stderr
+    assert not (tmp_path / "out").exists()

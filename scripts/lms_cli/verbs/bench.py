@@ -1,0 +1,170 @@
+"""`lms bench`: how fast LMS and its rivals train what is larger than the device."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+CARD = "A100-SXM-40GB"
+ITERATIONS = 6
+
+
+def configure_parser(subparsers: Any) -> None:
+    """Describe the verb's command line."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="compare LMS with its rivals in virtual time",
+        description="Train models on simulated cards whose memory is too small for them, with LMS "
+        "and with what else there is, and compare the times. A run that was interrupted goes on "
+        "where it stopped.",
+    )
+    parser.add_argument(
+        "--workload",
+        action="append",
+        metavar="NAME[@BATCH]",
+        help="repeatable (default: all, with their usual batch)",
+    )
+    parser.add_argument(
+        "--rival", action="append", metavar="NAME", help="repeatable (default: all)"
+    )
+    parser.add_argument(
+        "--ratio",
+        action="append",
+        type=float,
+        metavar="R",
+        help="peak need over device memory; repeatable (default: 0.9, 1.25, 1.5, 2, 3.7, 8)",
+    )
+    parser.add_argument(
+        "--card", action="append", metavar="NAME", help=f"repeatable (default: {CARD})"
+    )
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=ITERATIONS,
+        metavar="N",
+        help=f"the mean is taken from the fourth on (default: {ITERATIONS})",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for results and plots (default: .lms/bench)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at once (default: one per processor)"
+    )
+    parser.add_argument(
+        "--bound",
+        action="store_true",
+        help="also trace each workload, and say what no engine could beat",
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="also write the tables for docs/benchmarks/"
+    )
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        metavar="DIR",
+        help="a virtual environment of yours that has the LMS wheel",
+    )
+    parser.add_argument(
+        "--release", metavar="RELEASE", help="release of PyTorch (default: the newest)"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print workloads, rivals and cards, and do nothing else"
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run what is missing, then show everything; the status is 0 unless an ideal failed."""
+    from lms_cli import bench_cells, bench_run, bench_table, lms_environment, paths, simulate
+    from lms_cli.verbs import run
+
+    if args.list:
+        bench_table.show_catalogue()
+        return 0
+    chosen, jobs = choices(args), jobs_of(args)
+    environment = run.environment_of(args)
+    lms_environment.installed_version(environment)
+    built = simulate.build(environment)
+    folder = (args.out or paths.home() / "bench").resolve()
+    known = bench_cells.fingerprints(environment, built)
+    runner = bench_run.Runner(environment, built, folder, known, jobs)
+    results = bench_run.measure(runner, *chosen, args.iterations)
+    if args.bound:
+        results.bounds = bench_run.bounds(runner, results)
+    report(results, environment, folder, args)
+    return 0 if all(results.ideal(subject)[1].ok for subject in results.subjects()) else 1
+
+
+def report(results: Any, environment: Any, folder: Path, args: argparse.Namespace) -> None:
+    """Print the tables, and write the files."""
+    from lms_cli import bench_report, bench_table, files
+
+    bench_table.show(results)
+    written = bench_report.write(results, folder, command_of(args))
+    if args.markdown:
+        files.write_text(args.markdown, bench_table.markdown(results, command_of(args)))
+    for picture in bench_report.draw(environment, folder):
+        print(f"picture: {picture}")
+    print(f"results: {written}")
+
+
+def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]]:
+    """The subjects, rivals and ratios that the command line asks for.
+
+    Raises:
+        UsageError: one of them does not exist, or makes no sense.
+    """
+    from lms_cli import bench_cells
+    from lms_cli.errors import UsageError
+
+    catalogue = bench_cells.catalogue()
+    workloads = args.workload or [entry.name for entry in catalogue.WORKLOADS if entry.usual]
+    rivals = args.rival or [entry.name for entry in catalogue.RIVALS]
+    for name in rivals:
+        bench_cells.named("rival", name)
+    ratios = args.ratio or list(bench_cells.RATIOS)
+    for ratio in ratios:
+        if not 0.1 <= ratio <= 1000:
+            raise UsageError(
+                f"--ratio {ratio:g}: out of range", "Give need over memory: 0.1 to 1000."
+            )
+    least = catalogue.FIRST_COUNTED + 1
+    if args.iterations < least:
+        raise UsageError(
+            f"--iterations {args.iterations}: too few to measure one", f"Give {least} or more."
+        )
+    subjects = [
+        bench_cells.subject(workload, card)
+        for card in args.card or [CARD]
+        for workload in workloads
+    ]
+    return list(dict.fromkeys(subjects)), list(dict.fromkeys(rivals)), sorted(set(ratios))
+
+
+def jobs_of(args: argparse.Namespace) -> int:
+    """How many cells run at once.
+
+    Raises:
+        UsageError: less than one.
+    """
+    import os
+
+    from lms_cli.errors import UsageError
+
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}: at least one run must go on at a time")
+    return int(args.jobs or os.cpu_count() or 1)
+
+
+def command_of(args: argparse.Namespace) -> str:
+    """The command line that gives the same figures."""
+    words = ["./scripts/lms", "bench"]
+    for option in ("workload", "rival", "ratio", "card"):
+        for value in getattr(args, option) or []:
+            words += [f"--{option}", f"{value:g}" if option == "ratio" else value]
+    if args.bound:
+        words.append("--bound")
+    if args.iterations != ITERATIONS:
+        words += ["--iterations", str(args.iterations)]
+    return " ".join(words)

@@ -1,0 +1,10 @@
+"""PyTorch's own saved-tensor hooks: what backward needs waits on the host."""
+
+from __future__ import annotations
+
+from torch.autograd.graph import save_on_cpu
+from workloads.training import Training
+
+
+def prepare(training: Training) -> None:
+    training.around_forward = lambda: save_on_cpu(pin_memory=True)

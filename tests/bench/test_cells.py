@@ -1,0 +1,146 @@
+"""Cells on the simulated device: the tiny workload with every rival, and all workloads once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from lms_cli import bench_cells, simulate
+from lms_cli.verbs import bench
+
+CARD = "A100-SXM-40GB"
+NEED = 308281344  # bytes that gpt-tiny reserves on an unlimited device
+
+
+@pytest.fixture
+def run_cell(device):
+    """Runs a cell of gpt-tiny; what it printed, without what differs between machines."""
+    if not device.simulated:
+        pytest.skip("cells run in virtual time")
+
+    def run(rival, capacity):
+        arguments = ["--workload", "gpt-tiny", "--batch", "8", "--rival", rival]
+        variables = {"PYTORCH_LMS_HOST_LIMIT": str(bench_cells.HOST_LIMIT)}
+        found = device.json(
+            *(bench_cells.PROGRAM, *arguments),
+            **{"kernels": "timed", "card": CARD, "capacity": capacity, "env": variables},
+        )
+        assert found.pop("machine")["seconds"] > 0
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rival", "capacity"),
+    [
+        ("ideal", bench_cells.UNLIMITED),
+        ("lms", NEED // 2),
+        ("original", NEED // 2),
+        ("save_on_cpu", NEED // 2),
+        ("checkpoint", NEED),
+        ("activation_offload", NEED),
+    ],
+)
+def test_a_rival_trains_and_takes_the_same_time_again(run_cell, rival, capacity):
+    found = run_cell(rival, capacity)
+    assert found["status"] == "ok", found
+    assert found == run_cell(rival, capacity)
+    assert len(found["steps_ns"]) == 6
+    assert found["step_ns"] == pytest.approx(sum(found["steps_ns"][3:]) / 3)
+    assert found["peak_reserved_bytes"] <= capacity
+    moves = rival not in ("ideal", "checkpoint")
+    assert (found["h2d_bytes"] > 1e7, found["d2h_bytes"] > 1e7) == (moves, moves)
+    assert (found["busy_ns"]["h2d"] > 0, found["hidden"] is not None) == (moves, moves)
+    if rival in ("lms", "original"):  # the engine and the device count the same bytes
+        assert found["lms_step"]["lms.page_in.bytes"] == pytest.approx(found["h2d_bytes"])
+        assert found["lms_step"]["lms.page_out.bytes"] == pytest.approx(found["d2h_bytes"])
+    if rival == "ideal":
+        assert found["peak_reserved_bytes"] == NEED
+    assert 0 < found["busy_ns"]["compute"] <= found["step_ns"]
+    assert max(end for spans in found["gantt"].values() for _, end in spans) <= found["gantt_ns"]
+
+
+def test_nothing_moves_when_it_fits(run_cell):
+    found = run_cell("lms", int(NEED / 0.9))
+    assert (found["h2d_bytes"], found["d2h_bytes"], found["hidden"]) == (0, 0, None)
+    assert found["lms"]["lms.page_out.bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rival", "status", "reason"),
+    [
+        ("checkpoint", "oom", "CUDA out of memory."),
+        ("accelerate", "failed", "ModuleNotFoundError: No module named 'accelerate'"),
+    ],
+)
+def test_a_rival_that_fails_says_why(run_cell, rival, status, reason):
+    found = run_cell(rival, NEED // 4 if status == "oom" else NEED)
+    assert found["status"] == status and found["reason"].startswith(reason)
+
+
+# Parameters in millions, and how many of them are learnt.
+SIZES = {
+    "bert-large": (335, 335),
+    "gpt2-xl": (1558, 1558),
+    "llama-7b": (6738, 6738),
+    "llama-7b-lora": (6747, 8),
+    "vit-l16": (304, 304),
+    "resnet152": (60, 60),
+    "unet3d": (31, 31),
+    "lstm": (135, 135),
+    "dlrm": (3330, 3330),
+}
+EVERY_WORKLOAD = """
+import catalogue, gc, json, torch
+sizes = {}
+for workload in catalogue.WORKLOADS:
+    if workload.usual:
+        training = workload.build(1, "cuda")
+        training.step()
+        assert not training.untrained(), (workload.name, training.untrained())
+        counts = [(p.numel(), p.requires_grad) for p in training.model.parameters()]
+        sizes[workload.name] = [
+            sum(count for count, _ in counts), sum(count for count, learnt in counts if learnt)
+        ]
+        assert set(training.blocks) <= set(training.model.modules())
+        training = None
+        gc.collect()
+        assert torch.cuda.memory_allocated() < 1 << 28, workload.name
+print(json.dumps(sizes))
+"""
+
+
+def test_every_workload_is_the_model_it_says(device):
+    if not device.simulated:
+        pytest.skip("not all of them fit a real device")
+    code = f"import sys; sys.path.insert(0, {str(bench_cells.FOLDER)!r})\n{EVERY_WORKLOAD}"
+    sizes = device.json("-c", code, kernels="timed", card=CARD, capacity=bench_cells.UNLIMITED)
+    millions = {
+        name: tuple(round(count / 1e6) for count in counts) for name, counts in sizes.items()
+    }
+    assert millions == SIZES
+
+
+def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
+    if not device.simulated:
+        pytest.skip("cells run in virtual time")
+    monkeypatch.setattr(simulate, "build", lambda environment: device.build)
+    parser = argparse.ArgumentParser()
+    bench.configure_parser(parser.add_subparsers())
+    arguments = ["bench", "--workload", "gpt-tiny", "--rival", "lms", "--ratio", "2", "--jobs", "1"]
+    arguments += ["--environment", sys.prefix, "--out", str(tmp_path), "--bound"]
+    args = parser.parse_args([*arguments, "--markdown", str(tmp_path / "tables.md")])
+    assert bench.execute(args) == 0
+    shown = capsys.readouterr()
+    assert "gpt-tiny, batch 8, A100-SXM-40GB: lms at 2: " in shown.err
+    assert f"results: {tmp_path / 'results.json'}" in shown.out
+    ideal, lms = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert (ideal["rival"], ideal["of_ideal"], lms["rival"]) == ("ideal", 1, "lms")
+    assert 0 < lms["of_ideal"] < 1 and lms["peak_reserved_bytes"] <= lms["capacity_bytes"]
+    assert "| lms |" in (tmp_path / "tables.md").read_text()
+    pictures = [Path(line[9:]) for line in shown.out.splitlines() if line.startswith("picture: ")]
+    assert len(pictures) == 2 and all(path.is_file() for path in pictures)

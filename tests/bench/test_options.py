@@ -1,0 +1,90 @@
+"""The command line of `lms bench`."""
+
+from __future__ import annotations
+
+import pytest
+from lms_cli import bench_cells, cli
+from lms_cli.verbs import bench
+
+
+@pytest.fixture
+def lms(monkeypatch):
+    monkeypatch.setattr(cli.toolbox, "ensure", lambda arguments: None)
+    return lambda *arguments: cli.main(["bench", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--workload", "bert"], "there is no workload bert: expected one of gpt-tiny, bert-large"),
+        (["--workload", "bert-large@many"], "'many' is no batch"),
+        (["--workload", "bert-large@0"], "'0' is no batch"),
+        (["--rival", "magic"], "there is no rival magic"),
+        (["--card", "A1000"], "there is no card A1000"),
+        (["--ratio", "0"], "--ratio 0: out of range"),
+        (["--ratio", "nan"], "--ratio nan: out of range"),
+        (["--iterations", "3"], "--iterations 3: too few"),
+        (["--jobs", "0"], "--jobs 0: at least one"),
+        (["--release", "1.0"], "1.0"),
+    ],
+)
+def test_bad_options(lms, capsys, arguments, said):
+    assert lms(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def chosen(monkeypatch, lms):
+    """What a command line chooses, and the command that is shown for it."""
+
+    def choose(*arguments):
+        seen = []
+        monkeypatch.setattr(
+            bench,
+            "execute",
+            lambda args: seen.append((bench.choices(args), bench.command_of(args))) or 0,
+        )
+        assert lms(*arguments) == 0
+        return seen[0]
+
+    return choose
+
+
+def test_everything_by_default(chosen):
+    (subjects, rivals, ratios), command = chosen()
+    assert ratios == [0.9, 1.25, 1.5, 2, 3.7, 8]
+    assert {"ideal", "lms", "original", "save_on_cpu", "checkpoint"} < set(rivals)
+    assert len(subjects) == 9 and subjects[0].batch == 64
+    assert "gpt-tiny" not in {subject.workload for subject in subjects}
+    assert command == "./scripts/lms bench"
+
+
+def test_a_choice_is_shown_as_the_command_that_made_it(chosen):
+    arguments = ["--workload", "lstm@7", "--rival", "lms", "--ratio", "3.7", "--ratio", "2"]
+    arguments += ["--card", "V100-PCIe-32GB", "--card", "A100-SXM-40GB", "--iterations", "5"]
+    (subjects, rivals, ratios), command = chosen(*arguments, "--jobs", "1")
+    assert (rivals, ratios) == (["lms"], [2, 3.7])
+    assert [(s.workload, s.batch, s.card) for s in subjects] == [
+        ("lstm", 7, "V100-PCIe-32GB"),
+        ("lstm", 7, "A100-SXM-40GB"),
+    ]
+    assert command == "./scripts/lms bench " + " ".join(arguments)
+
+
+def test_the_list_names_everything(lms, capsys):
+    assert lms("--list") == 0
+    shown = capsys.readouterr().out
+    catalogue = bench_cells.catalogue()
+    for entry in (*catalogue.WORKLOADS, *catalogue.RIVALS):
+        assert entry.name in shown
+    assert "GH200-96GB" in shown
+
+
+def test_capacities_are_the_need_over_the_ratio():
+    import made_up
+
+    best = made_up.fine(10)
+    cells = bench_cells.rivals(made_up.SUBJECT, ["ideal", "lms"], [0.9, 4], best)
+    assert [(cell.rival, cell.ratio) for cell in cells] == [("lms", 0.9), ("lms", 4)]
+    assert [cell.capacity * cell.ratio / best.need for cell in cells] == pytest.approx([1, 1], 1e-3)
+    assert all(cell.capacity % (2 << 20) == 0 and cell.iterations == 6 for cell in cells)

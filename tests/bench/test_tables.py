@@ -1,0 +1,104 @@
+"""Tables, JSON and plots, from outcomes that are made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import made_up
+import pytest
+from lms_cli import bench_report, bench_table
+from lms_cli.bench_bound import Bound
+from lms_cli.bench_cells import Outcome
+from lms_cli.bench_run import Results
+from lms_cli.errors import LmsError
+from lms_cli.lms_environment import Environment
+
+
+@pytest.fixture
+def environment():
+    return Environment(Path(sys.prefix))
+
+
+def test_speeds_are_shares_of_the_ideal():
+    table = bench_table.speeds(made_up.results(), made_up.SUBJECT)
+    assert table.title == "gpt-tiny, batch 4, A100-SXM-40GB: ideal 10.0 ms, needs 10.0 GiB"
+    assert table.headings == ("at", "0.9", "2")
+    assert table.rows == (
+        ("lms", "100.0 %", "62.5 %"),
+        ("original", "100.0 %", "failed"),
+        ("checkpoint", "80.0 %", "no memory"),
+    )
+
+
+def test_the_traffic_of_lms_is_held_against_the_bound():
+    results = made_up.results()
+    _, lms, original = bench_table.tables(results)
+    assert lms.rows[1] == (
+        *("2", "62.5 %", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "10.0", "3.0"),
+    )
+    assert original.rows[1] == ("2", "failed", *"-" * 9)
+    results.bounds[made_up.cell("lms", 2)] = Bound(12.0 * made_up.MS, 2e9, 5e9)
+    _, lms, _ = bench_table.tables(results)
+    assert lms.rows[1][2:8] == ("75.0 %", "16.0", "4.00", "6.00", "2.00", "1.20")
+    assert all(len(row) == len(lms.headings) for row in lms.rows)
+
+
+def test_an_ideal_that_failed_leaves_its_rivals_out():
+    results = Results({made_up.IDEAL: Outcome("failed", "RuntimeError: no luck", {})})
+    table = bench_table.speeds(results, made_up.SUBJECT)
+    assert table.title.endswith("the ideal failed") and table.rows == ()
+    assert list(bench_table.reasons(results)) == ["gpt-tiny, ideal: RuntimeError: no luck"]
+
+
+def test_markdown_says_how_it_was_made():
+    text = bench_table.markdown(made_up.results(), "./scripts/lms bench --ratio 2")
+    assert text.startswith("Made by `./scripts/lms bench --ratio 2`.\n")
+    assert "| at | 0.9 | 2 |\n| --- | ---: | ---: |\n| lms | 100.0 % | 62.5 % |\n" in text
+    assert text.endswith("- gpt-tiny, original: RuntimeError: no luck\n")
+
+
+def test_the_terminal_gets_every_figure(capsys):
+    bench_table.show(made_up.results())
+    shown = capsys.readouterr().out
+    for text in ("62.5 %", "no memory", "16.0", "25.0 %", "failed: gpt-tiny, original: Runtime"):
+        assert text in shown
+    assert "…" not in shown
+
+
+def test_json_has_the_results_and_nothing_of_the_machine(tmp_path):
+    bench_report.write(made_up.results(), tmp_path, "the command")
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert report["command"] == "the command"
+    by_cell = {(row["rival"], row["ratio"]): row for row in report["cells"]}
+    assert by_cell["lms", 2]["of_ideal"] == 0.625
+    assert by_cell["lms", 2]["capacity_bytes"] == 5 * made_up.GIB
+    assert by_cell["checkpoint", 2]["status"] == "oom"
+    assert by_cell["checkpoint", 2]["of_ideal"] is None
+    assert "machine" not in (tmp_path / "results.json").read_text()
+
+
+@pytest.mark.parametrize(("left_out", "drawn"), [(0, "2"), (2, "3.7")])
+def test_one_ratio_is_drawn(tmp_path, left_out, drawn):
+    results = made_up.results()
+    results.outcomes[made_up.cell("lms", 3.7)] = made_up.fine(20)
+    kept = {cell: found for cell, found in results.outcomes.items() if cell.ratio != left_out}
+    bench_report.write(Results(kept), tmp_path, "the command")
+    [picture] = json.loads((tmp_path / "gantt.json").read_text()).values()
+    assert picture["title"].endswith(f"need {drawn} times the memory")
+    assert set(picture["rivals"]) == {"ideal", "lms"}
+
+
+def test_plots(tmp_path, environment):
+    bench_report.write(made_up.results(), tmp_path, "the command")
+    pictures = bench_report.draw(environment, tmp_path)
+    slug = made_up.SUBJECT.slug
+    assert [path.name for path in pictures] == [f"{slug}.png", f"{slug}-gantt.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_plots_that_cannot_be_drawn(tmp_path, environment):
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(LmsError, match="the plots cannot be drawn"):
+        bench_report.draw(environment, tmp_path)

@@ -1,0 +1,1 @@
+"""Models as they are usually trained, one file per family."""
