@@ -103,7 +103,6 @@ Plan::Interval Plan::read_interval(
   const History::Slot* slot = &history.slot(history.entry(index), number);
   Interval interval;
   interval.begin = static_cast<uint32_t>(index - first);
-  interval.slot = number;
   interval.bytes = slot->bytes;
   interval.page = slot->next == 0 ? slot->page : nullptr; // idle there now
   if (slot->next == 0 && !slot->is_dead) {

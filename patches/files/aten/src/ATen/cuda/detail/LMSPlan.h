@@ -28,7 +28,6 @@ class Plan {
  public:
   struct Interval {
     uint32_t begin = 0; // position of the use before
-    uint32_t slot = 0; // of that operator
     uint32_t length = 0; // operators until the next use; 0: there is none
     uint32_t death = 0; // operators until the page dies, if length is 0
     bool is_endless = false; // neither is known

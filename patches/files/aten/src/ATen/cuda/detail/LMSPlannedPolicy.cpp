@@ -68,7 +68,7 @@ void PlannedPolicy::on_death(Page* page) {
   history_.on_death(page);
   fetching_.erase(
       std::remove(fetching_.begin(), fetching_.end(), page), fetching_.end());
-  strays_.erase({page->next_use, page});
+  strays_.erase({page->next_use, page->id});
 }
 
 void PlannedPolicy::drop_plan() {
@@ -118,7 +118,7 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
       continue;
     }
     Plan::Interval& interval = plan_->interval(position, slot++);
-    strays_.erase({use.page->next_use, use.page});
+    strays_.erase({use.page->next_use, use.page->id});
     use.page->next_use =
         interval.length > 0 ? history_.now() + interval.length : Page::kNever;
     if (interval.leaves) {
@@ -140,7 +140,7 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
 
 void PlannedPolicy::fetch_strays() {
   while (!strays_.empty() &&
-         strays_.begin()->first <= history_.now() + kStrayDistance) {
+         strays_.begin()->first.first <= history_.now() + kStrayDistance) {
     Page* page = strays_.begin()->second;
     strays_.erase(strays_.begin());
     if (!page->resident) {
@@ -186,7 +186,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
   if (plan_) {
     for (Page* page : pages) {
       if (page->id != 0 && page->next_use != Page::kNever) {
-        strays_.emplace(page->next_use, page);
+        strays_.emplace(std::pair(page->next_use, page->id), page);
       }
     }
   }

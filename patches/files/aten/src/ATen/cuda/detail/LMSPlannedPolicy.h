@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -46,8 +46,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
   uint64_t needed_matches_ = History::kWindow; // before the next plan
   std::deque<Page*> fetching_; // asked for, in order of need
-  // Pages that had to leave against the plan, by next use.
-  std::set<std::pair<uint64_t, Page*>> strays_;
+  // Pages that had to leave against the plan, by next use, then by id: nothing
+  // depends on where a page happens to be in host memory.
+  std::map<std::pair<uint64_t, uint64_t>, Page*> strays_;
   const Page* ahead_ = nullptr; // of the request at hand
   size_t backlog_ = 0; // of the request at hand
 };

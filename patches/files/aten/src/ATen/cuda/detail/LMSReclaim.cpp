@@ -1,0 +1,160 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <utility>
+
+// How device memory gets free: what leaves it, and how the memory goes back to
+// the allocator while copies still read from it.
+
+namespace at::cuda::lms {
+
+// Gives the memory to the allocator; the entry in leaving_ is void then.
+void Device::hand_over(Leaving& leaving, Freed& freed) {
+  const auto address = reinterpret_cast<uintptr_t>(leaving.memory.get());
+  Handover::Events pending;
+  for (const Event& event : leaving.events) {
+    if (!has_happened(event)) {
+      pending.push_back(event);
+    }
+  }
+  auto [segment, block] = layout_.find(address);
+  if (segment && !pending.empty()) {
+    if (segment->is_expandable) {
+      const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+      c10::cuda::CUDAGuard guard(index_);
+      for (const Event& event : pending) {
+        wait_event(home, event);
+      }
+    } else {
+      handover_.put(address, block->size, std::move(pending));
+    }
+  }
+  occupy(leaving.block, nullptr);
+  freed.add(std::move(leaving.memory));
+}
+
+// Frees memory that nobody has used since the copy into it began.
+void Device::free_arriving(c10::DataPtr memory, Event arrival, Freed& freed) {
+  Leaving leaving;
+  leaving.memory = std::move(memory);
+  leaving.events.push_back(std::move(arrival));
+  hand_over(leaving, freed);
+}
+
+// Gives up the page's memory, at once. False if its bytes cannot leave.
+bool Device::evict(Page* page, Freed& freed) {
+  auto leaving = leaving_.end();
+  if (page->id == 0) {
+    leaving = static_cast<Leaving*>(page)->self;
+  } else if (page_out(static_cast<ManagedStorage*>(page))) {
+    --leaving;
+  } else {
+    return false;
+  }
+  hand_over(*leaving, freed);
+  leaving_.erase(leaving);
+  return true;
+}
+
+// Finds out which memory is left by now. Returns the bytes of the rest.
+size_t Device::note_progress() {
+  size_t backlog = 0;
+  for (Leaving& leaving : leaving_) {
+    // They end in order: the first that has not ended is the last to ask.
+    if (backlog == 0 &&
+        std::all_of(
+            leaving.events.begin(), leaving.events.end(), has_happened)) {
+      leaving.bytes = 0;
+    }
+    backlog += leaving.bytes;
+    leaving.bytes_until_left = leaving.bytes == 0 ? 0 : backlog;
+  }
+  return backlog;
+}
+
+std::vector<Page*> Device::all_evictable() {
+  std::vector<Page*> pages;
+  for (ManagedStorage* record : records_) {
+    if (record->evictable) {
+      pages.push_back(record);
+    }
+  }
+  // In the order of adoption: that of the records depends on which died when.
+  std::sort(pages.begin(), pages.end(), [](const Page* a, const Page* b) {
+    return a->id < b->id;
+  });
+  for (Leaving& leaving : leaving_) {
+    pages.push_back(&leaving);
+  }
+  return pages;
+}
+
+size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
+  if (is_capturing()) {
+    return 0;
+  }
+  Freed freed(*this);
+  size_t count = 0;
+  try {
+    Lock lock(*this);
+    Request request = wanted;
+    request.backlog = note_progress();
+    const auto victims = scope == Scope::kWindow
+        ? policy_->choose_window(layout_, request)
+        : scope == Scope::kSegments
+        ? policy_->choose_segments(layout_, request.bytes)
+        : all_evictable();
+    is_short_ = is_short_ || (scope == Scope::kWindow && !victims.empty());
+    for (Page* page : victims) {
+      count += evict(page, freed) ? 1 : 0;
+    }
+  } catch (const std::exception& error) {
+    // No memory even for the lists of victims: what has left has left.
+    TORCH_WARN_ONCE("LMS could not reclaim memory: ", error.what());
+  }
+  return count;
+}
+
+bool Device::must_reclaim(size_t bytes) {
+  Lock lock(*this);
+  // What is cached and empty the allocator gives back by itself.
+  return is_limited_ &&
+      layout_.reserved() - layout_.empty() + growth_for(bytes) > limit_;
+}
+
+void Device::return_pending(
+    const void* memory,
+    Handover::Events pending) noexcept {
+  if (memory) {
+    Lock lock(*this);
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    if (const Block* block = layout_.find(address).second) {
+      handover_.put(address, block->size, std::move(pending));
+    }
+  }
+}
+
+void Device::settle() {
+  Freed freed(*this);
+  Lock lock(*this);
+  while (!leaving_.empty()) {
+    hand_over(leaving_.front(), freed);
+    leaving_.pop_front();
+  }
+  // The host waits because the driver does not know of these copies.
+  bool have_ended = true;
+  for (const Event& event : handover_.take_all()) {
+    have_ended = cudaEventSynchronize(event.get()) == cudaSuccess && have_ended;
+  }
+  if (!have_ended) {
+    (void)cudaGetLastError(); // of the event; the whole device is waited for
+    c10::cuda::CUDAGuard guard(index_);
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+}
+
+} // namespace at::cuda::lms
