@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -88,6 +89,16 @@ Memory& memory() {
   return *m;
 }
 
+// Where to map the next range, if that is free: addresses rise in the order of
+// allocation, since whoever breaks ties by address must do so in each run
+// alike.
+void* next_address(size_t bytes) {
+  static std::atomic<uintptr_t> next{uintptr_t{1} << 45};
+  constexpr size_t kApart = size_t{2} << 20;
+  return reinterpret_cast<void*>(
+      next.fetch_add((bytes + kApart) / kApart * kApart));
+}
+
 // In timed mode memory is address space. What is on the device is never
 // touched; what is on the host may be, reads as zero, and takes memory only
 // where the program writes to it.
@@ -95,7 +106,7 @@ void* map_pages(size_t bytes, Place place) {
   const int access =
       timed() && place == Place::Device ? PROT_NONE : PROT_READ | PROT_WRITE;
   const int reserve = timed() ? MAP_NORESERVE : 0;
-  void* address = mmap(nullptr, bytes, access,
+  void* address = mmap(next_address(bytes), bytes, access,
                        MAP_PRIVATE | MAP_ANONYMOUS | reserve, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
