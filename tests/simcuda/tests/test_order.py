@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 MODES = [
-    {"kernels": kernels, "poison": 2, **({"schedule": schedule} if schedule else {})}
+    {"kernels": kernels, **({"schedule": schedule} if schedule else {})}
     for kernels in ("inline", "async")
     for schedule in ("", "early", "late", "split")
 ]
@@ -30,7 +30,7 @@ def results(run_simulated):
         key = json.dumps(mode)
         if key not in found:
             found[key] = dict.fromkeys(PROGRAMS, "the process ended before its results")
-            done = run_simulated("import ordering; ordering.main()", **mode)
+            done = run_simulated("import ordering; ordering.main()", poison=2, **mode)
             found[key] = json.loads(done.stdout)
         return found[key]
 
