@@ -349,7 +349,8 @@ void Device::fetch_ahead(const Pins& ahead) noexcept {
       }
     }
   } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
-    // The room was taken meanwhile. The operators that need the bytes ask again.
+    // The room was taken meanwhile. The operators that need the bytes ask
+    // again.
   } catch (const std::exception& error) {
     // The operators that need the bytes will ask again, and report.
     TORCH_WARN_ONCE("LMS could not fetch ahead: ", error.what());
