@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lms_cli.verbs import run
+
 CARD = "A100-SXM-40GB"
 ITERATIONS = 6
 
@@ -59,15 +61,7 @@ def configure_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the tables for docs/benchmarks/"
     )
-    parser.add_argument(
-        "--environment",
-        type=Path,
-        metavar="DIR",
-        help="a virtual environment of yours that has the LMS wheel",
-    )
-    parser.add_argument(
-        "--release", metavar="RELEASE", help="release of PyTorch (default: the newest)"
-    )
+    run.add_environment_arguments(parser)
     parser.add_argument(
         "--list", action="store_true", help="print workloads, rivals and cards, and do nothing else"
     )
@@ -77,7 +71,6 @@ def configure_parser(subparsers: Any) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Run what is missing, then show everything; the status is 0 unless an ideal failed."""
     from lms_cli import bench_cells, bench_run, bench_table, lms_environment, paths, simulate
-    from lms_cli.verbs import run
 
     if args.list:
         bench_table.show_catalogue()

@@ -56,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         help="install it first; repeatable",
     )
+    add_environment_arguments(parser)
+    parser.add_argument("script", metavar="SCRIPT", help="a Python program (or -- -m MODULE)")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
+    )
+
+
+def add_environment_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options that choose where the LMS wheel is installed."""
     parser.add_argument(
         "--environment",
         type=Path,
@@ -64,10 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--release", metavar="RELEASE", help="release of PyTorch (default: the newest)"
-    )
-    parser.add_argument("script", metavar="SCRIPT", help="a Python program (or -- -m MODULE)")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
     )
 
 

@@ -62,10 +62,6 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
 
 REGISTER_FREE_MEMORY_CALLBACK("lms_reclaim", ReclaimCallback)
 
-} // namespace
-
-namespace {
-
 void raise_peaks(AllocatorStats& stats, const AllocatorStats& before) {
   using Counts = c10::CachingDeviceAllocator::StatArray;
   for (Counts AllocatorStats::*member :

@@ -105,11 +105,14 @@ struct Window {
   std::vector<Page*> pages;
 };
 
-void improve(
-    Window& best,
+// Calls `visit(run, last)` for every minimal run of movable ranges that has at
+// least `bytes` bytes; `last` is the place of its last range.
+template <class Visit>
+void for_each_run(
     const std::vector<Range>& ranges,
     size_t bytes,
-    const Ranking& ranking) {
+    const Ranking& ranking,
+    Visit visit) {
   Run run(ranges, ranking);
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (!is_movable(ranges[i], ranking)) {
@@ -117,21 +120,30 @@ void improve(
       continue;
     }
     run.extend(i);
-    if (run.size() < bytes) {
-      continue;
+    if (run.size() >= bytes) {
+      run.shrink_to(bytes);
+      visit(run, i);
     }
-    run.shrink_to(bytes);
+  }
+}
+
+void improve(
+    Window& best,
+    const std::vector<Range>& ranges,
+    size_t bytes,
+    const Ranking& ranking) {
+  for_each_run(ranges, bytes, ranking, [&](const Run& run, size_t last) {
     if (!run.has_pages() || (best.cost && !(run.cost() < *best.cost))) {
-      continue; // a free range alone is the allocator's affair
+      return; // a free range alone is the allocator's affair
     }
     best.cost = run.cost();
     best.pages.clear();
-    for (size_t k = run.begin(); k <= i; ++k) {
+    for (size_t k = run.begin(); k <= last; ++k) {
       if (ranges[k].block) {
         best.pages.push_back(ranges[k].block->page);
       }
     }
-  }
+  });
 }
 
 } // namespace
@@ -208,18 +220,9 @@ std::vector<Span> spans_of(
     size_t bytes,
     const Ranking& ranking) {
   std::vector<Span> spans;
-  Run run(ranges, ranking);
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    if (!is_movable(ranges[i], ranking)) {
-      run.restart(i + 1);
-      continue;
-    }
-    run.extend(i);
-    if (run.size() >= bytes) {
-      run.shrink_to(bytes);
-      spans.push_back({run.has_pages() ? run.cost() : Cost{}, run.begin(), i});
-    }
-  }
+  for_each_run(ranges, bytes, ranking, [&](const Run& run, size_t last) {
+    spans.push_back({run.has_pages() ? run.cost() : Cost{}, run.begin(), last});
+  });
   const size_t count = std::min(spans.size(), kClearings);
   std::partial_sort(
       spans.begin(),
