@@ -49,6 +49,7 @@ void History::append(const Operator& op) {
     page.last_slot = dropped_slots_ + slots_.size();
     slots_.push_back(slot);
     ++entry.slots;
+    entry.longest = std::max<uint64_t>(entry.longest, slot.previous);
     kind = mix(kind, page.bytes * 2 + (use.writes ? 1 : 0));
     ages = mix(ages, slot.previous);
   }
@@ -73,18 +74,36 @@ void History::follow() {
   if (now_ > kWindow && has(now_ - kWindow)) {
     window_ -= entry(now_ - kWindow).key * power(kPrime, kWindow);
   }
-  if (lag_ > 0 && has(now_ - lag_) &&
-      entry(now_ - lag_).kind == entries_.back().kind) {
+  Entry& latest = entries_.back();
+  latest.window = window_;
+  if (lag_ > 0 && has(now_ - lag_) && entry(now_ - lag_).kind == latest.kind &&
+      latest.longest <= lag_) {
     ++matched_;
   } else {
-    lag_ = matched_ = 0;
-    const auto found = windows_.find(window_);
-    if (found != windows_.end() && has(found->second)) {
-      lag_ = now_ - found->second;
-      matched_ = kWindow;
-    }
+    find_lag();
   }
   windows_[window_] = now_;
+}
+
+void History::find_lag() {
+  lag_ = matched_ = 0;
+  const auto found = windows_.find(window_);
+  if (found == windows_.end() || !has(found->second)) {
+    return;
+  }
+  uint64_t lag = now_ - found->second;
+  uint64_t longest = 0;
+  for (uint64_t i = 0; i < kWindow && has(now_ - i); ++i) {
+    longest = std::max(longest, entry(now_ - i).longest);
+  }
+  if (longest > lag) {
+    lag = longest;
+    if (!has(now_ - lag) || entry(now_ - lag).window != window_) {
+      return;
+    }
+  }
+  lag_ = lag;
+  matched_ = kWindow;
 }
 
 // Keeps memory bounded, and the table of windows with it.

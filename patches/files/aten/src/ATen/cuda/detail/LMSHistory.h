@@ -23,6 +23,11 @@ namespace at::cuda::lms {
 // the one a lag ago. So nothing has to tell where an iteration begins, and one
 // that differs (an evaluation, the last batch) costs the lag until the
 // sequence is known again.
+//
+// In a model that only runs forward, layers may be alike in key too, and the
+// sequence seems to repeat after one of them. But the pages of the next layer
+// were used longer ago than that. So a lag is at least as long as the time
+// between two uses of any page, and where it is not, that time is tried.
 class History {
  public:
   static constexpr uint64_t kWindow = 8; // operators
@@ -40,6 +45,8 @@ class History {
   struct Entry { // an operator
     uint64_t kind = 0;
     uint64_t key = 0;
+    uint64_t window = 0; // hash of the keys of the window that ends here
+    uint64_t longest = 0; // operators since a use of one of its pages, at most
     uint64_t first_slot = 0;
     uint32_t slots = 0;
     size_t unmanaged = 0; // see Operator
@@ -75,6 +82,7 @@ class History {
  private:
   Slot& slot_of(const Page& page);
   void follow();
+  void find_lag();
   void trim();
 
   std::deque<Entry> entries_;
@@ -85,7 +93,7 @@ class History {
   uint64_t matched_ = 0;
   // The last operator of each window of kWindow, by the hash of its keys.
   std::unordered_map<uint64_t, uint64_t> windows_;
-  uint64_t window_ = 0; // hash of the latest window
+  uint64_t window_ = 0; // of the latest entry
 };
 
 } // namespace at::cuda::lms

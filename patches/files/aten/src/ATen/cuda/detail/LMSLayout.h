@@ -23,10 +23,11 @@ struct Page {
   bool clean = false; // the host has its bytes: evicting it copies nothing
   // With id 0: bytes to be copied to the host until the memory is free.
   size_t bytes_until_left = 0;
-  // The rest is the policy's own, in operators seen; kNever: no use is known.
+  // The rest is the policy's own, in operators seen; kNever: none is known.
   uint64_t last_use = 0;
   uint64_t last_slot = 0;
   uint64_t next_use = kNever;
+  uint64_t death = kNever;
 
   static constexpr uint64_t kNever = ~uint64_t{0};
 };

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <utility>
 
 namespace at::cuda::lms {
 namespace {
 
 constexpr int kCycles = 3; // simulated; the second one is the steady state
+// The part of the capacity that is kept for pages on their way, at most:
+// 1 / kMostAhead.
+constexpr size_t kMostAhead = 8;
 
 // Adds to the positions [begin, end) of an endless repetition of the cycle.
 void add_around(
@@ -32,11 +36,99 @@ void add_around(
   }
 }
 
+// Finds when pages come back, going through the operators of a cycle: the page
+// that is needed first goes first, as soon as there is room for it until then.
+class FetchOrder {
+ public:
+  FetchOrder(
+      const Plan& plan,
+      const std::vector<int64_t>& resident,
+      size_t capacity)
+      : plan_(plan),
+        resident_(resident),
+        limit_(static_cast<int64_t>(capacity)),
+        fetches_(plan.length()) {}
+
+  // Goes through one cycle, at the beginning of which the intervals `earlier`
+  // wait to come back. Returns those that do at the end.
+  std::vector<uint32_t> run_cycle(const std::vector<uint32_t>& earlier) {
+    const uint32_t n = plan_.length();
+    for (const uint32_t number : earlier) {
+      const Plan::Interval& it = plan_.at(number);
+      waiting_.push({uint64_t{it.begin} + it.length - n, number});
+    }
+    for (uint32_t now = 0; now < n; ++now) {
+      for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
+        const Plan::Interval& it = plan_.interval(now, slot);
+        if (it.leaves && it.length > 0) {
+          waiting_.push({uint64_t{now} + it.length, plan_.number(now, slot)});
+        }
+      }
+      fetch_at(now);
+    }
+    std::vector<uint32_t> rest;
+    for (auto copy = waiting_; !copy.empty(); copy.pop()) {
+      rest.push_back(copy.top().number);
+    }
+    return rest;
+  }
+
+  // Finds a place in the next cycle for those that have none yet. Returns the
+  // intervals by the operator after which their pages come back.
+  std::vector<std::vector<uint32_t>> run_rest(
+      const std::vector<uint32_t>& earlier) {
+    const std::set<uint32_t> placed(earlier.begin(), earlier.end());
+    std::priority_queue<Waiting> rest;
+    for (; !waiting_.empty(); waiting_.pop()) {
+      if (placed.count(waiting_.top().number) == 0) {
+        rest.push(waiting_.top());
+      }
+    }
+    waiting_ = std::move(rest);
+    for (uint64_t now = plan_.length(); !waiting_.empty(); ++now) {
+      fetch_at(now);
+    }
+    return std::move(fetches_);
+  }
+
+ private:
+  struct Waiting {
+    uint64_t end; // the next use
+    uint32_t number;
+    bool operator<(const Waiting& other) const { // the first needed on top
+      return end > other.end || (end == other.end && number > other.number);
+    }
+  };
+
+  void fetch_at(uint64_t now) {
+    const uint64_t after = (now + 1) % plan_.length();
+    while (!waiting_.empty()) {
+      const auto [end, number] = waiting_.top();
+      const auto bytes = static_cast<int64_t>(plan_.at(number).bytes);
+      const uint64_t idle = end - now - 1; // operators in between
+      if (idle > 0 && resident_.maximum(after, idle) + bytes > limit_) {
+        break;
+      }
+      resident_.add(after, idle, bytes);
+      fetches_[now % plan_.length()].push_back(number);
+      waiting_.pop();
+    }
+  }
+
+  const Plan& plan_;
+  RangeMaximum resident_; // bytes by position
+  const int64_t limit_;
+  std::vector<std::vector<uint32_t>> fetches_; // by position
+  std::priority_queue<Waiting> waiting_;
+};
+
 } // namespace
 
 Plan::Plan(const History& history, size_t capacity) {
   read(history);
-  choose_leaving(capacity);
+  const size_t kept = capacity - std::min(typical(), capacity / kMostAhead);
+  choose_leaving(kept);
+  choose_more_leaving(kept);
   if (has_traffic_) {
     choose_fetches(capacity);
   }
@@ -61,6 +153,16 @@ void Plan::forget(
   if (slot < slots(position) && interval(position, slot).page == &page) {
     interval(position, slot).page = nullptr;
   }
+}
+
+std::vector<char> Plan::due() const {
+  std::vector<char> is_due(count(), 0);
+  for (uint32_t position = 0; position < fetches_.size(); ++position) {
+    for (const uint32_t number : fetches_[position]) {
+      is_due[number] = intervals_[number].begin <= position ? 1 : 0;
+    }
+  }
+  return is_due;
 }
 
 void Plan::read(const History& history) {
@@ -116,6 +218,28 @@ Plan::Interval Plan::read_interval(
   interval.death = slot->death;
   interval.is_endless = slot->next == 0 && !slot->is_dead;
   return interval;
+}
+
+// Bytes of a page such that half of all bytes that come back are in pages that
+// are no larger.
+size_t Plan::typical() const {
+  std::vector<size_t> sizes;
+  size_t sum = 0;
+  for (const Interval& it : intervals_) {
+    if (it.length > 1) {
+      sizes.push_back(it.bytes);
+      sum += it.bytes;
+    }
+  }
+  std::sort(sizes.begin(), sizes.end());
+  size_t seen = 0;
+  for (const size_t bytes : sizes) {
+    seen += bytes;
+    if (2 * seen >= sum) {
+      return bytes;
+    }
+  }
+  return 0;
 }
 
 // See Note [Planning an iteration], 1.
@@ -215,43 +339,71 @@ std::vector<int64_t> Plan::residency() const {
   return resident;
 }
 
-// See Note [Planning an iteration], 3.
-void Plan::choose_fetches(size_t capacity) {
+// See Note [Planning an iteration], 1.
+void Plan::choose_more_leaving(size_t capacity) {
   const uint32_t n = length();
   RangeMaximum resident(residency());
-  const auto limit = static_cast<int64_t>(capacity);
-  struct Waiting {
+  struct Idle {
     uint64_t end;
     uint32_t number;
-    bool operator<(const Waiting& other) const { // the first needed on top
-      return end > other.end || (end == other.end && number > other.number);
+    bool operator<(const Idle& other) const {
+      return end < other.end || (end == other.end && number < other.number);
     }
   };
-  fetches_.resize(n);
-  std::priority_queue<Waiting> waiting;
-  for (uint64_t now = 0; now < 2 * uint64_t{n}; ++now) {
-    const auto position = static_cast<uint32_t>(now % n);
-    for (uint32_t slot = 0; now < n && slot < slots(position); ++slot) {
-      const Interval& it = interval(position, slot);
-      if (it.leaves && it.length > 0) {
-        waiting.push({now + it.length, starts_[position] + slot});
+  std::priority_queue<Idle> idle; // farthest next use first
+  const auto may_leave = [](const Interval& it) {
+    return !it.leaves && it.length > 1;
+  };
+  for (uint32_t i = 0; i < count(); ++i) { // of the cycle before
+    const uint64_t end = uint64_t{intervals_[i].begin} + intervals_[i].length;
+    if (may_leave(intervals_[i]) && end > n) {
+      idle.push({end - n, i});
+    }
+  }
+  for (uint32_t now = 0; now < n; ++now) {
+    while (resident.maximum(now, 1) > static_cast<int64_t>(capacity) &&
+           !idle.empty() && idle.top().end > now) {
+      Interval& it = intervals_[idle.top().number];
+      idle.pop();
+      if (it.leaves) {
+        continue;
+      }
+      it.leaves = has_traffic_ = true;
+      resident.add(
+          (it.begin + 1) % n, it.length - 1, -static_cast<int64_t>(it.bytes));
+    }
+    for (uint32_t slot = 0; slot < slots(now); ++slot) {
+      const uint32_t number = starts_[now] + slot;
+      if (may_leave(intervals_[number])) {
+        idle.push({uint64_t{now} + intervals_[number].length, number});
       }
     }
-    while (!waiting.empty()) {
-      const auto [end, number] = waiting.top();
-      const auto bytes = static_cast<int64_t>(intervals_[number].bytes);
-      const uint64_t idle = end - now - 1; // operators in between
-      if (idle > 0 && resident.maximum(position + 1, idle) + bytes > limit) {
-        break;
-      }
-      resident.add(position + 1, idle, bytes);
-      if (now == intervals_[number].begin) {
-        intervals_[number].leaves = false; // there is room for it after all
-      } else {
-        fetches_[position].push_back(number);
-      }
-      waiting.pop();
+  }
+}
+
+// See Note [Planning an iteration], 3.
+void Plan::choose_fetches(size_t capacity) {
+  const std::vector<int64_t> resident = residency();
+  // Those that come back in the cycle after the one that they left in compete
+  // with those of that cycle, so they have to be known from the start.
+  std::vector<uint32_t> later;
+  for (int i = 1; i < kCycles; ++i) {
+    FetchOrder order(*this, resident, capacity);
+    later = order.run_cycle(later);
+  }
+  FetchOrder order(*this, resident, capacity);
+  order.run_cycle(later);
+  fetches_ = order.run_rest(later);
+  for (uint32_t position = 0; position < length(); ++position) {
+    auto& fetches = fetches_[position];
+    const auto stay = std::stable_partition(
+        fetches.begin(), fetches.end(), [&](uint32_t number) {
+          return intervals_[number].begin != position;
+        });
+    for (auto it = stay; it != fetches.end(); ++it) {
+      intervals_[*it].leaves = false; // there is room for it after all
     }
+    fetches.erase(stay, fetches.end());
   }
 }
 

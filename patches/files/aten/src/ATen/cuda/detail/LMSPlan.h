@@ -15,8 +15,13 @@ namespace at::cuda::lms {
 // be spent on the host. The plan decides which intervals are, and when their
 // pages come back:
 //  1. What must leave: the cycle is simulated, and wherever its pages do not
-//     fit, the idle page whose next use is farthest leaves (Belady's rule). The
-//     simulation runs three cycles, so that what is found is the steady state.
+//     fit, the idle page whose next use is farthest leaves (Belady's rule).
+//     Room for a typical page is left over, so that one can arrive while others
+//     are in use: without it fewer bytes would move, but nothing could overlap.
+//     The simulation runs three cycles, so that what is found is the steady
+//     state. That need not have the period of the cycle (the pages that stay
+//     may be others in each), so where its second cycle, repeated, does not
+//     fit, more leaves.
 //  2. A page that leaves does so right after the use before, which spreads the
 //     copies and gives the room early.
 //  3. When it comes back: as early as there is room up to its next use, given
@@ -51,8 +56,18 @@ class Plan {
   Interval& interval(uint32_t position, uint32_t slot) {
     return intervals_[starts_[position] + slot];
   }
+  const Interval& interval(uint32_t position, uint32_t slot) const {
+    return intervals_[number(position, slot)];
+  }
   uint32_t slots(uint32_t position) const;
+  // Intervals are also numbered through.
+  uint32_t number(uint32_t position, uint32_t slot) const {
+    return starts_[position] + slot;
+  }
   Interval& at(uint32_t number) {
+    return intervals_[number];
+  }
+  const Interval& at(uint32_t number) const {
     return intervals_[number];
   }
   uint32_t count() const {
@@ -60,6 +75,8 @@ class Plan {
   }
   // The page dies while it is idle.
   void forget(const Page& page, const History& history, uint64_t planned_at);
+  // By interval: its page should be on its way back when the cycle ends.
+  std::vector<char> due() const;
   // Intervals whose pages come back right after the operator.
   const std::vector<uint32_t>& fetches(uint32_t position) const {
     return fetches_[position];
@@ -74,7 +91,9 @@ class Plan {
       uint64_t index,
       uint32_t slot,
       uint64_t first) const;
+  size_t typical() const;
   void choose_leaving(size_t capacity);
+  void choose_more_leaving(size_t capacity);
   void choose_fetches(size_t capacity);
   std::vector<int64_t> residency() const;
 

@@ -37,7 +37,11 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
                                 : History::kWindow;
     drop_plan();
   }
-  if (plan_) {
+  if (plan_ && !is_complete_ &&
+      history_.now() - planned_at_ == plan_->length()) {
+    make_plan(actions); // now that a whole cycle has been seen
+    is_complete_ = true;
+  } else if (plan_) {
     follow_plan(op, actions);
   } else if (
       is_short_ && history_.lag() > 0 &&
@@ -45,7 +49,7 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     make_plan(actions);
   } else {
     for (const Use& use : op.uses) {
-      use.page->next_use = Page::kNever;
+      use.page->next_use = use.page->death = Page::kNever;
     }
   }
   while (!fetching_.empty() && fetching_.front()->resident) {
@@ -78,22 +82,44 @@ void PlannedPolicy::drop_plan() {
 }
 
 void PlannedPolicy::make_plan(Actions& actions) {
+  drop_plan();
   plan_ = std::make_unique<Plan>(history_, capacity_ - capacity_ / kReserve);
   planned_at_ = history_.now();
-  // What the plan wants to be out by now leaves now.
+  is_complete_ = true;
+  const std::vector<char> is_due = plan_->due();
   for (uint32_t i = 0; i < plan_->count(); ++i) {
     Plan::Interval& interval = plan_->at(i);
+    is_complete_ = is_complete_ && !interval.is_endless;
     Page* page = interval.page;
     interval.page = nullptr;
     if (!page) {
       continue;
     }
-    const uint64_t use = planned_at_ - plan_->length() + 1 + interval.begin;
-    page->next_use = interval.length > 0 ? use + interval.length : Page::kNever;
-    if (interval.leaves) {
-      leave(interval, page, actions);
+    foretell(
+        interval, planned_at_ - plan_->length() + 1 + interval.begin, *page);
+    if (interval.leaves && !is_due[i]) {
+      leave(interval, page, actions); // it should have left by now
+    } else if (is_due[i] && !page->resident) {
+      fetching_.push_back(page);
+    } else if (!page->resident && page->next_use != Page::kNever) {
+      strays_.emplace(std::pair(page->next_use, page->id), page);
     }
   }
+  std::sort(
+      fetching_.begin(), fetching_.end(), [](const Page* a, const Page* b) {
+        return std::pair(a->next_use, a->id) < std::pair(b->next_use, b->id);
+      });
+}
+
+// What the interval says of the page that has been used just now.
+void PlannedPolicy::foretell(
+    const Plan::Interval& interval,
+    uint64_t now,
+    Page& page) {
+  const bool comes_back = interval.length > 0;
+  const bool dies = !comes_back && !interval.is_endless;
+  page.next_use = comes_back ? now + interval.length : Page::kNever;
+  page.death = dies ? now + interval.death : Page::kNever;
 }
 
 void PlannedPolicy::leave(
@@ -119,8 +145,7 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     }
     Plan::Interval& interval = plan_->interval(position, slot++);
     strays_.erase({use.page->next_use, use.page->id});
-    use.page->next_use =
-        interval.length > 0 ? history_.now() + interval.length : Page::kNever;
+    foretell(interval, history_.now(), *use.page);
     if (interval.leaves) {
       leave(interval, use.page, actions);
     }
@@ -171,8 +196,10 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   return {0, wait, out + page.bytes * (1 + kUrgency / (distance + kNear))};
 }
 
+// What is fetched ahead can wait for the memory of what dies before its use.
 bool PlannedPolicy::may_leave(const Page& page) const {
-  return !ahead_ || page.id == 0 || page.next_use > ahead_->next_use;
+  return !ahead_ || page.id == 0 ||
+      std::min(page.next_use, page.death) > ahead_->next_use;
 }
 
 std::vector<Page*> PlannedPolicy::choose_window(

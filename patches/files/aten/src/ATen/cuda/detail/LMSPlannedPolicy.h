@@ -36,6 +36,10 @@ class PlannedPolicy final : public Policy, private Ranking {
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
   void fetch_strays();
+  static void foretell(
+      const Plan::Interval& interval,
+      uint64_t now,
+      Page& page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
@@ -44,6 +48,8 @@ class PlannedPolicy final : public Policy, private Ranking {
   History history_;
   std::unique_ptr<Plan> plan_;
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
+  // The plan knows how each of its intervals ends, or never will.
+  bool is_complete_ = false;
   uint64_t needed_matches_ = History::kWindow; // before the next plan
   std::deque<Page*> fetching_; // asked for, in order of need
   // Pages that had to leave against the plan, by next use, then by id: nothing
