@@ -178,6 +178,14 @@ def check_statistics() -> None:
         for what in ("copies", "bytes")
     ]
     names += ["lms.dropped", "lms.dropped_bytes"]
+    names += [f"lms.{way}.us" for way in ("page_in", "page_out", "moved")]
+    names += [
+        f"lms.stall.{cause}.{what}"
+        for cause in ("demand", "ahead", "memory")
+        for what in ("times", "us")
+    ]
+    names += [f"lms.prefetch.{what}" for what in ("hits", "late", "wasted")]
+    names += ["lms.hidden_percent", "lms.free_bytes.all", "lms.free_bytes.largest"]
     names += [
         f"lms.host_bytes.{n}" for n in ("current", "peak", "reserved", "page_locked", "limit")
     ]

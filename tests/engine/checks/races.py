@@ -15,6 +15,7 @@ import sys
 import threading
 
 import torch
+from torch.cuda import _lms_library
 
 lms = torch.cuda.lms
 MIB = 1 << 20
@@ -84,7 +85,7 @@ class Worker(threading.Thread):
 
 def main(engine: str, mode: str, threads: int, rounds: int) -> str:
     if engine != "installed":
-        lms._LIBRARY = engine
+        _lms_library.PATH = engine
     if mode != "off":
         torch.cuda.set_limit_lms(LIMIT)
         lms.set_enabled_lms(True)

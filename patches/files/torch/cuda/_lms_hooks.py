@@ -193,6 +193,24 @@ def _function_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _profiler_hook(is_on: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For the start or end of a profiler, which may look at addresses while it runs."""
+
+    def hook(original: Callable[..., Any]) -> Callable[..., Any]:
+        def switch(*args: Any, **kwargs: Any) -> Any:
+            if is_on:
+                torch.ops.lms.set_profiled(True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if not is_on:
+                    torch.ops.lms.set_profiled(False)
+
+        return switch
+
+    return hook
+
+
 def install() -> None:
     for owner in (torch.Tensor, torch.UntypedStorage):
         _hook(owner, "data_ptr", _address_hook)
@@ -209,6 +227,10 @@ def install() -> None:
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)
     _hook(torch.autograd.function.BackwardCFunction, "apply", _function_hook)
+    profiler = torch.autograd.profiler
+    _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
+    _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))
+    torch.ops.lms.set_profiled(profiler._is_profiler_enabled)
 
 
 def remove() -> None:

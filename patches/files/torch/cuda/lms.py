@@ -32,13 +32,15 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _lms_hooks
+from ._lms_library import engine, is_loaded
+from ._lms_stats import device_index, stats
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -64,32 +66,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_LIBRARY = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
-_loaded = False
-_lock = threading.Lock()  # around loading and around turning on and off
-
-
-def _ops() -> Any:
-    """The engine's functions; loads its library on first use.
-
-    In a build from source the engine is part of libtorch_cuda and there is no
-    library of its own.
-    """
-    global _loaded
-    if not _loaded:
-        if os.path.exists(_LIBRARY):
-            torch.ops.load_library(_LIBRARY)
-        if not hasattr(torch.ops.lms, "set_enabled"):
-            raise RuntimeError(
-                f"Large Model Support is not part of this PyTorch ({torch.__version__}): "
-                f"{_LIBRARY} is missing. Install the LMS wheel again."
-            )
-        _loaded = True
-    return torch.ops.lms
-
-
-def _is_loaded() -> bool:
-    return _loaded
+_switching = threading.Lock()  # around turning on and off
 
 
 def is_available() -> bool:
@@ -97,7 +74,7 @@ def is_available() -> bool:
     if not torch.cuda.is_available():
         return False
     try:
-        _ops()
+        engine()
     except (OSError, RuntimeError) as error:
         logger.debug("not available: %s", error)
         return False
@@ -133,8 +110,8 @@ def set_enabled_lms(enabled: bool) -> None:
     """
     if enabled not in (True, False):
         raise TypeError(f"enabled must be a bool, got {type(enabled).__name__}: {enabled!r}")
-    with _lock:
-        ops = _ops()
+    with _switching:
+        ops = engine()
         if bool(enabled) == ops.is_enabled():
             ops.enable_thread()
             return
@@ -167,7 +144,7 @@ def _adopt_existing(ops: Any) -> None:
 
 def get_enabled_lms() -> bool:
     r"""Return whether Large Model Support is on."""
-    return _is_loaded() and _ops().is_enabled()
+    return is_loaded() and engine().is_enabled()
 
 
 def enable_thread() -> None:
@@ -177,16 +154,7 @@ def enable_thread() -> None:
     Python's :mod:`threading` does not know.
     """
     if get_enabled_lms():
-        _ops().enable_thread()
-
-
-def _index(device: Device) -> int:
-    index = torch.cuda._utils._get_device_index(device, optional=True)
-    if not 0 <= index < torch.cuda.device_count():
-        raise ValueError(
-            f"there is no CUDA device {index}: this process sees {torch.cuda.device_count()}"
-        )
-    return index
+        engine().enable_thread()
 
 
 def set_limit_lms(limit: int, device: Device = None) -> None:
@@ -204,16 +172,16 @@ def set_limit_lms(limit: int, device: Device = None) -> None:
     """
     limit = _bytes(limit, "limit")
     if device is None:
-        _ops().set_default_limit(limit)
+        engine().set_default_limit(limit)
     else:
         torch.cuda.init()
-        _ops().set_limit(_index(device), limit)
+        engine().set_limit(device_index(device), limit)
 
 
 def get_limit_lms(device: Device = None) -> int:
     r"""Return the limit in bytes; of the current device if ``device`` is None."""
     torch.cuda.init()
-    return _ops().get_limit(_index(device))
+    return engine().get_limit(device_index(device))
 
 
 def set_size_lms(size: int) -> None:
@@ -222,12 +190,12 @@ def set_size_lms(size: int) -> None:
     In the original LMS this was a tuning knob; here it seldom needs changing.
     Storages that are managed already stay so.
     """
-    _ops().set_min_bytes(_bytes(size, "size"))
+    engine().set_min_bytes(_bytes(size, "size"))
 
 
 def get_size_lms() -> int:
     r"""Return the size in bytes of the smallest storage that LMS manages."""
-    return _ops().get_min_bytes()
+    return engine().get_min_bytes()
 
 
 def set_host_limit(limit: int) -> None:
@@ -238,24 +206,24 @@ def set_host_limit(limit: int) -> None:
             available on the host when it is first needed. Memory in use
             already is kept.
     """
-    _ops().set_host_limit(_bytes(limit, "limit"))
+    engine().set_host_limit(_bytes(limit, "limit"))
 
 
 def get_host_limit() -> int:
     r"""Return the limit of host memory in bytes."""
-    return _ops().stats(0)["lms.host_bytes.limit"]
+    return engine().stats(0)["lms.host_bytes.limit"]
 
 
 def reclaim_inactive() -> None:
     r"""Page out every storage that no running operator needs, on every device."""
     if get_enabled_lms():
-        _ops().reclaim_inactive()
+        engine().reclaim_inactive()
 
 
 def is_resident(tensor: torch.Tensor) -> bool:
     r"""Return whether the tensor's storage is on its device (not in host memory)."""
     storage = _storage_argument(tensor)
-    return not _is_loaded() or _ops().is_resident(storage._cdata)
+    return not is_loaded() or engine().is_resident(storage._cdata)
 
 
 def _storage_argument(obj: Any) -> torch.UntypedStorage:
@@ -283,7 +251,7 @@ def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
     if not get_enabled_lms():
         yield
         return
-    ops = _ops()
+    ops = engine()
     pins: list[int] = []
     try:
         for storage in storages:
@@ -310,8 +278,8 @@ def step() -> None:
     Raises:
         RuntimeError: if the trace cannot be written. Recording is over then.
     """
-    if _is_loaded():
-        _ops().step_trace()
+    if is_loaded():
+        engine().step_trace()
 
 
 def _record(path: str) -> None:
@@ -321,82 +289,8 @@ def _record(path: str) -> None:
         "name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
         "card": torch.cuda.get_device_name(0),
     }
-    _ops().open_trace(path, json.dumps(header))
-    atexit.register(_ops().close_trace)
-
-
-# --- statistics ---
-
-
-def stats(device: Device = None) -> dict[str, int]:
-    r"""Return the statistics of LMS on a device, by name.
-
-    - ``"pinned.{all,large_pool,small_pool}.{current,peak,allocated,freed}"`` and
-      ``"pinned_bytes..."``: storages that cannot be reclaimed now, because an
-      operator runs on them or their address has escaped.
-    - ``"reclaimed"``, ``"reclaimed_bytes"``: storages paged out so far.
-    - ``"alloc_distribution.{freelist,cudamalloc,reclaim_one,reclaim_fragments,
-      reclaim_all,cudamalloc_retry}"``: how many allocations were served how.
-    - ``"lms.managed..."``, ``"lms.managed_bytes..."``: storages LMS manages.
-    - ``"lms.paged_out_bytes.{current,peak,allocated,freed}"``: bytes that are in
-      host memory only.
-    - ``"lms.page_in.{copies,bytes}"``, ``"lms.page_out.{copies,bytes}"``: traffic;
-      ``"lms.page_in.ahead..."``: the part of it that began before an operator needed it;
-      ``"lms.moved..."``: within the device, to join free memory.
-    - ``"lms.dropped"``, ``"lms.dropped_bytes"``: the part of what was reclaimed that was
-      not copied, because the host had the same bytes.
-    - ``"lms.host_bytes.{current,peak,reserved,page_locked,limit}"``: host memory
-      for paged-out storages, of all devices.
-
-    They are part of :func:`torch.cuda.memory_stats` as well.
-
-    Args:
-        device (torch.device or int, optional): the current device if None.
-    """
-    return dict(sorted(_ops().stats(_index(device)).items()))
-
-
-def _with_stats(nested: dict[str, Any], device: int) -> dict[str, Any]:
-    """Adds the statistics to upstream's nested dictionary, if LMS is in use."""
-    if not _is_loaded():
-        return nested
-    for name, value in _ops().stats(device).items():
-        *path, last = name.split(".")
-        level = nested
-        for key in path:
-            level = level.setdefault(key, {})
-        level[last] = value
-    return nested
-
-
-def _reset_peak_stats(device: int) -> None:
-    if _is_loaded():
-        _ops().reset_peak_stats(device)
-
-
-def _summary_lines(
-    stats: dict[str, int],
-    format_size: Callable[[int, int], str],
-    format_count: Callable[[int, int], str],
-) -> list[str]:
-    """The rows of LMS in :func:`torch.cuda.memory_summary`, none if it is not in use."""
-    if "reclaimed" not in stats:
-        return []
-    lines = []
-    for title, name, form in (
-        ("LMS pinned memory", "pinned_bytes.all", format_size),
-        ("LMS pinned allocs", "pinned.all", format_count),
-        ("LMS managed memory", "lms.managed_bytes.all", format_size),
-        ("LMS paged out", "lms.paged_out_bytes", format_size),
-    ):
-        row = [stats[f"{name}.{kind}"] for kind in ("current", "peak", "allocated", "freed")]
-        cells = " | ".join(form(value, value) for value in row)
-        lines += ["-" * 75, f" {title:<21} | {cells} "]
-    total = stats["reclaimed_bytes"]
-    count = stats["reclaimed"]
-    reclaimed = f"{format_size(total, total)} in {format_count(count, count).strip()} storages"
-    lines += ["-" * 75, f" {'LMS reclaimed':<21} | {reclaimed:<49} "]
-    return lines
+    engine().open_trace(path, json.dumps(header))
+    atexit.register(engine().close_trace)
 
 
 # --- environment variables ---
@@ -409,7 +303,7 @@ def _enable_from_environment() -> None:
         raise ValueError(
             f"PYTORCH_LMS_CONF must be policy:planned or policy:original, got {conf!r}"
         )
-    _ops().set_original(conf == "policy:original")
+    engine().set_original(conf == "policy:original")
     for name, apply in (
         ("PYTORCH_LMS_LIMIT", set_limit_lms),
         ("PYTORCH_LMS_HOST_LIMIT", set_host_limit),
@@ -425,7 +319,7 @@ def _enable_from_environment() -> None:
         return
     if mode not in ("1", "chaos"):
         raise ValueError(f"PYTORCH_LMS must be 0, 1 or chaos, got {mode!r}")
-    _ops().set_chaos(mode == "chaos")
+    engine().set_chaos(mode == "chaos")
     set_enabled_lms(True)
 
 

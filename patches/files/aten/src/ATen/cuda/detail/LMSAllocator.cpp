@@ -152,16 +152,15 @@ void Allocator::uninstall() {
 
 // One call of the native allocator. Throws c10::OutOfMemoryError.
 void* Allocator::try_allocate(
-    Device& device,
-    size_t bytes,
-    cudaStream_t stream,
+    const Allocation& wanted,
     AllocSource source,
     bool may_reclaim,
-    const Allocate& allocate,
     Handover::Events& pending) {
-  CurrentRequest request(device.index(), bytes, stream);
+  Device& device = wanted.device;
+  CurrentRequest request(device.index(), wanted.bytes, wanted.stream);
+  request.is_for_page = wanted.is_for_page;
   request.may_reclaim = may_reclaim;
-  void* ptr = allocate();
+  void* ptr = wanted.allocate();
   device.count(std::max(source, request.source));
   pending = std::move(request.pending);
   return ptr;
@@ -170,32 +169,23 @@ void* Allocator::try_allocate(
 // Makes more and more room until the allocation succeeds: first by whole
 // segments, then by everything that can leave.
 void* Allocator::allocate_with_room(
-    size_t bytes,
-    cudaStream_t stream,
-    const Allocate& allocate,
+    const Allocation& wanted,
     Handover::Events& pending) {
   using Scope = Device::Scope;
   constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
-  Device& device = Device::get(c10::cuda::current_device());
-  const Request growth{growth_for(bytes), reinterpret_cast<uintptr_t>(stream)};
-  device.make_gap(
-      {round_up(bytes, kMinBlockSize), reinterpret_cast<uintptr_t>(stream)});
+  Device& device = wanted.device;
+  const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
+  const Request growth{growth_for(wanted.bytes), stream};
+  device.make_gap({round_up(wanted.bytes, kMinBlockSize), stream});
   auto source = AllocSource::kFreeList;
   auto retry = kRetries.begin();
   uint64_t generation = device.generation();
   while (true) {
     std::string error;
     try {
-      return try_allocate(
-          device,
-          bytes,
-          stream,
-          source,
-          /*may_reclaim=*/true,
-          allocate,
-          pending);
+      return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
     } catch (const c10::OutOfMemoryError& failure) {
       if (is_capturing()) {
         throw; // nothing may be copied during a capture
@@ -227,15 +217,14 @@ void* Allocator::allocate_for_operator(
   if (bytes == 0 || !Settings::get().active()) {
     return allocate();
   }
+  Device& device = Device::get(c10::cuda::current_device());
   Handover::Events pending;
-  void* ptr = allocate_with_room(bytes, stream, allocate, pending);
+  void* ptr = allocate_with_room(
+      {device, bytes, stream, /*is_for_page=*/false, allocate}, pending);
   try {
-    for (const Event& event : pending) {
-      wait_event(stream, event);
-    }
+    device.wait_for_memory(stream, pending);
   } catch (...) {
-    Device::get(c10::cuda::current_device())
-        .return_pending(ptr, std::move(pending));
+    device.return_pending(ptr, std::move(pending));
     free(ptr);
     throw;
   }
@@ -252,15 +241,14 @@ c10::DataPtr Allocator::allocate_for_copy(
   const Allocate allocate = [&] {
     return native_->raw_alloc_with_stream(bytes, stream);
   };
+  const Allocation wanted{
+      Device::get(index), bytes, stream, /*is_for_page=*/true, allocate};
   void* ptr = is_ahead ? try_allocate(
-                             Device::get(index),
-                             bytes,
-                             stream,
+                             wanted,
                              AllocSource::kFreeList,
                              /*may_reclaim=*/false,
-                             allocate,
                              pending)
-                       : allocate_with_room(bytes, stream, allocate, pending);
+                       : allocate_with_room(wanted, pending);
   return {ptr, ptr, raw_deleter(), c10::Device(c10::DeviceType::CUDA, index)};
 }
 

@@ -77,23 +77,25 @@ class Allocator final : public AllocatorForwarder {
 
   using Allocate = std::function<void*()>;
 
+  // What is asked of the native allocator.
+  struct Allocation {
+    Device& device;
+    size_t bytes;
+    cudaStream_t stream;
+    bool is_for_page; // see CurrentRequest
+    const Allocate& allocate;
+  };
+
   void* allocate_for_operator(
       size_t bytes,
       cudaStream_t stream,
       const Allocate& allocate,
       const std::function<void(void*)>& free);
-  void* allocate_with_room(
-      size_t bytes,
-      cudaStream_t stream,
-      const Allocate& allocate,
-      Handover::Events& pending);
+  void* allocate_with_room(const Allocation& wanted, Handover::Events& pending);
   void* try_allocate(
-      Device& device,
-      size_t bytes,
-      cudaStream_t stream,
+      const Allocation& wanted,
       AllocSource source,
       bool may_reclaim,
-      const Allocate& allocate,
       Handover::Events& pending);
 
   std::atomic<int> routed_pools_{0};
@@ -120,6 +122,7 @@ struct CurrentRequest {
   cudaStream_t stream;
   AllocSource source = AllocSource::kFreeList;
   bool may_reclaim = true; // false: it must do with what is free
+  bool is_for_page = false; // a managed storage's bytes come to the memory
   Handover::Events pending; // see Note [Handing memory over]
 
   CurrentRequest(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);

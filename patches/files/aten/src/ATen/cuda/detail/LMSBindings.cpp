@@ -149,6 +149,38 @@ void insert(StatsDict& dict, const std::string& name, const Traffic& traffic) {
   dict.insert(name + ".bytes", traffic.bytes);
 }
 
+void insert_times(StatsDict& dict, const DeviceStats& stats) {
+  const auto spent = [&stats](Activity activity) -> const TimeSpent& {
+    return stats.times.at(static_cast<size_t>(activity));
+  };
+  dict.insert("lms.moved.us", static_cast<int64_t>(spent(Activity::kMove).us));
+  int64_t copied = 0; // microseconds, as below
+  for (const auto& [name, activity] :
+       {std::pair("lms.page_in.us", Activity::kPageIn),
+        std::pair("lms.page_out.us", Activity::kPageOut)}) {
+    const auto us = static_cast<int64_t>(spent(activity).us);
+    dict.insert(name, us);
+    copied += us;
+  }
+  int64_t waited = 0;
+  for (const auto& [name, activity] :
+       {std::pair("lms.stall.demand", Activity::kWaitForDemand),
+        std::pair("lms.stall.ahead", Activity::kWaitForAhead),
+        std::pair("lms.stall.memory", Activity::kWaitForMemory)}) {
+    const auto us = static_cast<int64_t>(spent(activity).us);
+    dict.insert(std::string(name) + ".times", spent(activity).times);
+    dict.insert(std::string(name) + ".us", us);
+    waited += us;
+  }
+  const int64_t shown = std::min(copied, waited);
+  dict.insert(
+      "lms.hidden_percent",
+      copied == 0 ? 100 : 100 * (copied - shown) / copied);
+  dict.insert("lms.prefetch.hits", spent(Activity::kWaitForAhead).none);
+  dict.insert("lms.prefetch.late", spent(Activity::kWaitForAhead).times);
+  dict.insert("lms.prefetch.wasted", stats.fetched_in_vain);
+}
+
 constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
     kSourceNames{
         "freelist",
@@ -181,6 +213,10 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "lms.page_in", stats.paged_in);
   insert(dict, "lms.page_in.ahead", stats.fetched_ahead);
   insert(dict, "lms.moved", stats.moved);
+  insert_times(dict, stats);
+  dict.insert("lms.free_bytes.all", static_cast<int64_t>(stats.free_bytes));
+  dict.insert(
+      "lms.free_bytes.largest", static_cast<int64_t>(stats.largest_free_bytes));
   dict.insert("lms.host_bytes.current", static_cast<int64_t>(host.used));
   dict.insert("lms.host_bytes.peak", static_cast<int64_t>(host.peak_used));
   dict.insert("lms.host_bytes.reserved", static_cast<int64_t>(host.reserved));
@@ -212,6 +248,12 @@ TORCH_LIBRARY(lms, m) {
   m.def("enable_thread() -> ()", enable_thread);
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) {
     Settings::get().set_chaos(chaos);
+  });
+  m.def("set_profiled(bool profiled) -> ()", [](bool profiled) {
+    Settings::get().set_profiled(profiled);
+    for (Device* device : Device::all()) {
+      device->check_access_again();
+    }
   });
   // Before the first device is used.
   m.def("set_original(bool original) -> ()", [](bool original) {

@@ -191,9 +191,10 @@ void Device::forget(ManagedStorage* record) noexcept {
   Freed freed(*this);
   Lock lock(*this);
   if (record->state == ManagedStorage::State::kResident) {
+    note_end_of_stay(*record);
     freed.recorded = record->recorded;
     if (record->arrival && !record->is_used_on(record->home)) {
-      free_arriving(detach_memory(record), record->arrival, freed);
+      free_after(record->arrival, detach_memory(record), freed);
     } else {
       freed.add(detach_memory(record));
     }
@@ -263,6 +264,15 @@ void Device::let_cross(ManagedStorage* record) {
   if (!record->may_cross) {
     record->may_cross = true;
     ++crossing_;
+    if (!record->is_shown()) {
+      record->check_access();
+    }
+  }
+}
+
+void Device::check_access_again() {
+  Lock lock(*this);
+  for (ManagedStorage* record : records_) {
     if (!record->is_shown()) {
       record->check_access();
     }

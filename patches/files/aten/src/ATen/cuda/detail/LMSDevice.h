@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <ATen/cuda/detail/LMSStorage.h>
+#include <ATen/cuda/detail/LMSTimes.h>
 #include <ATen/cuda/detail/LMSTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -97,6 +98,8 @@ class Device {
   // See Note [Gradients that cross streams].
   void let_cross(c10::StorageImpl* storage);
   void check_gradients_again();
+  // Whether reads are checked has changed.
+  void check_access_again();
 
   // --- reclaiming ---
 
@@ -109,8 +112,10 @@ class Device {
   // Joins free ranges so that the request can be served, if other storages can
   // be moved aside for that. See Note [Moving storages aside].
   void make_gap(const Request& request) noexcept;
-  // True if serving the request takes memory beyond the limit.
+  // True if no new segment may be taken to serve the request.
   bool must_reclaim(size_t bytes);
+  // Work on the stream is about to use memory that was allocated.
+  void wait_for_memory(cudaStream_t stream, const Handover::Events& pending);
   // Memory that was allocated goes back unused: whoever gets it next has to
   // wait for `pending` in its place.
   void return_pending(const void* memory, Handover::Events pending) noexcept;
@@ -184,6 +189,11 @@ class Device {
   void note_change() noexcept; // with or without the mutex
   void note_access(const Pin& pin, cudaStream_t stream);
   void note_use(ManagedStorage* storage, cudaStream_t stream);
+  void note_end_of_stay(const ManagedStorage& storage);
+  void wait_timed(
+      cudaStream_t stream,
+      const Handover::Events& events,
+      Activity activity);
   void hold_in_capture(ManagedStorage* storage);
   void update_page(ManagedStorage* storage);
   Trace* trace() const noexcept; // that records this device, else null
@@ -200,9 +210,10 @@ class Device {
   void drop_host_copy(ManagedStorage* storage);
   void occupy(Block* block, Page* page);
   void hand_over(Leaving& leaving, Freed& freed);
-  void free_arriving(c10::DataPtr memory, Event arrival, Freed& freed);
+  void free_after(Event copied, c10::DataPtr memory, Freed& freed);
   bool evict(Page* page, Freed& freed);
   bool is_crowded(const Request& request) const;
+  bool may_grow(size_t bytes) const;
   void release_left_memory(Freed& freed);
   void move_out_of(const Clearing& clearing, const Pins& moving);
   void move(
@@ -220,10 +231,15 @@ class Device {
   bool make_room_ahead(ManagedStorage* storage, Freed& freed);
   void complete_page_in(ManagedStorage* storage, bool is_ahead); // without it
   void fetch_ahead(const Pins& ahead) noexcept; // without the mutex
-  Event copy_in(
-      ManagedStorage* storage,
+  Event copy_into(
       void* memory,
-      const Handover::Events& pending);
+      const ManagedStorage* storage,
+      const Handover::Events& events,
+      Activity activity);
+  void end_dead_arrival(
+      ManagedStorage* storage,
+      c10::DataPtr memory,
+      Freed& freed);
 
   void mirror_allocator(); // without the mutex
   void apply(const TraceEntry& entry);
@@ -261,6 +277,7 @@ class Device {
   size_t room_for_small_ = 0; // bytes, if it is
 
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order
+  cudaStream_t move_stream_ = nullptr; // copies within the device, in order
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order
   std::string last_failure_; // of a page-out, for describe_memory
 
@@ -269,6 +286,7 @@ class Device {
   bool is_limited_ = false; // the limit is in force: LMS is on
   double user_fraction_ = 1.0;
   DeviceStats stats_;
+  Times times_;
   // Allocations by source; apart from stats_ to be counted without the mutex.
   std::array<std::atomic<int64_t>, static_cast<size_t>(AllocSource::kCount)>
       sources_{};

@@ -88,14 +88,17 @@ void Device::on_trace(const TraceEntry& entry) {
 
 // See Note [Handing memory over].
 void Device::take_over(const TraceEntry& entry) {
-  peak_unmanaged_ =
-      std::max(peak_unmanaged_, layout_.allocated() - page_bytes_);
+  CurrentRequest* request = CurrentRequest::get();
+  if (!request || !request->is_for_page) {
+    peak_unmanaged_ =
+        std::max(peak_unmanaged_, layout_.allocated() - page_bytes_);
+  }
   const Block* block = layout_.find(entry.addr_).second;
   auto events = handover_.take(entry.addr_, block ? block->size : entry.size_);
   if (events.empty()) {
     return;
   }
-  if (CurrentRequest* request = CurrentRequest::get()) {
+  if (request) {
     request->pending.append(events.begin(), events.end());
     return;
   }

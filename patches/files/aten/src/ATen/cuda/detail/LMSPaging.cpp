@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -32,6 +33,11 @@ cudaStream_t make_copy_stream() {
   cudaStream_t stream = nullptr;
   C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;
+}
+
+// What profilers show beside a copy.
+std::vector<c10::IValue> bytes_of(const ManagedStorage& record) {
+  return {static_cast<int64_t>(record.bytes)};
 }
 
 // A copy may be running when a later step fails. The host waits for it, since
@@ -88,7 +94,8 @@ Handover::Events Device::uses_of(const ManagedStorage* record) {
 
 // Queues the copy to `host` in its place among the streams' work.
 Event Device::copy_out(ManagedStorage* record, void* host) {
-  c10::cuda::CUDAGuard guard(index_);
+  RECORD_USER_SCOPE_WITH_INPUTS("lms::page_out", bytes_of(*record));
+  c10::cuda::CUDAGuard on_device(index_);
   if (!out_stream_) {
     out_stream_ = make_copy_stream();
   }
@@ -99,12 +106,17 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   }
   try {
     if (!record->host) {
+      Event begin = record_timed_event(index_, out_stream_);
       C10_CUDA_CHECK(cudaMemcpyAsync(
           host,
           record->memory.get(),
           record->bytes,
           cudaMemcpyDeviceToHost,
           out_stream_));
+      times_.add(
+          Activity::kPageOut,
+          std::move(begin),
+          record_timed_event(index_, out_stream_));
     }
     if (Settings::get().chaos()) {
       C10_CUDA_CHECK(cudaMemsetAsync(
@@ -207,6 +219,7 @@ bool Device::page_out(ManagedStorage* record) {
   leaving.clean = true;
   leaving.bytes = leaving.block ? leaving.block->size : 0;
   occupy(leaving.block, &leaving);
+  note_end_of_stay(*record);
   record->users.clear();
   record->arrival = nullptr;
   record->state = ManagedStorage::State::kPagedOut;
@@ -214,32 +227,60 @@ bool Device::page_out(ManagedStorage* record) {
   return true;
 }
 
-// Queues the copy into `memory`, fresh from the home stream's pool.
-Event Device::copy_in(
-    ManagedStorage* record,
-    void* memory,
-    const Handover::Events& pending) {
-  c10::cuda::CUDAGuard guard(index_);
-  if (!in_stream_) {
-    in_stream_ = make_copy_stream();
+// The storage leaves the device, or dies on it.
+void Device::note_end_of_stay(const ManagedStorage& record) {
+  if (record.waits_for == Activity::kWaitForAhead && record.users.empty()) {
+    ++stats_.fetched_in_vain;
   }
-  wait_event(in_stream_, record_event(index_, record->home));
-  wait_event(in_stream_, record->departure);
-  for (const Event& event : pending) {
-    wait_event(in_stream_, event);
+}
+
+// Queues the copy of the bytes into `memory`, fresh from the home stream's
+// pool, after the events.
+Event Device::copy_into(
+    void* memory,
+    const ManagedStorage* record,
+    const Handover::Events& events,
+    Activity activity) {
+  const bool is_move = activity == Activity::kMove;
+  RECORD_USER_SCOPE_WITH_INPUTS(
+      is_move ? "lms::move" : "lms::page_in", bytes_of(*record));
+  c10::cuda::CUDAGuard on_device(index_);
+  cudaStream_t& stream = is_move ? move_stream_ : in_stream_;
+  if (!stream) {
+    stream = make_copy_stream();
+  }
+  wait_event(stream, record_event(index_, record->home));
+  for (const Event& event : events) {
+    wait_event(stream, event);
   }
   try {
+    Event begin = record_timed_event(index_, stream);
     C10_CUDA_CHECK(cudaMemcpyAsync(
         memory,
-        record->host,
+        is_move ? record->memory.get() : record->host,
         record->bytes,
-        cudaMemcpyHostToDevice,
-        in_stream_));
-    return record_event(index_, in_stream_);
+        is_move ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice,
+        stream));
+    Event end = record_timed_event(index_, stream);
+    times_.add(activity, std::move(begin), end);
+    return end;
   } catch (...) {
-    drain(in_stream_);
+    drain(stream);
     throw;
   }
+}
+
+// The storage has died since the copy into `memory` was begun.
+void Device::end_dead_arrival(
+    ManagedStorage* record,
+    c10::DataPtr memory,
+    Freed& freed) {
+  note_end_of_stay(*record);
+  if (record->host) {
+    free_host_copy(record);
+  }
+  free_after(record->arrival, std::move(memory), freed);
+  record->state = ManagedStorage::State::kPagedOut;
 }
 
 // The storage is pinned by the caller, so that it stays once it is here.
@@ -305,16 +346,19 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     memory = Allocator::get().allocate_for_copy(
         index_, record->bytes, record->home, is_ahead, pending);
     Lock lock(*this);
-    record->arrival = copy_in(record, memory.get(), pending);
+    Handover::Events events = pending;
+    events.push_back(record->departure);
+    record->arrival =
+        copy_into(memory.get(), record, events, Activity::kPageIn);
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
     stats_.paged_in.add(record->bytes);
+    record->waits_for =
+        is_ahead ? Activity::kWaitForAhead : Activity::kWaitForDemand;
     if (is_ahead) {
       stats_.fetched_ahead.add(record->bytes);
     }
     if (record->dead) { // since it began to arrive
-      free_host_copy(record);
-      free_arriving(std::move(memory), record->arrival, freed);
-      record->state = ManagedStorage::State::kPagedOut;
+      end_dead_arrival(record, std::move(memory), freed);
     } else {
       attach_memory(record, std::move(memory));
     }

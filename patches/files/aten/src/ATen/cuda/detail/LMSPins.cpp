@@ -287,9 +287,32 @@ void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
   if (record->is_used_on(stream)) {
     return;
   }
-  c10::cuda::CUDAGuard guard(index_);
-  wait_event(stream, record->arrival);
+  if (record->arrival) {
+    wait_timed(stream, {record->arrival}, record->waits_for);
+  }
   record->users.push_back(stream);
+}
+
+// Makes the stream wait, and has it told how long that took.
+void Device::wait_timed(
+    cudaStream_t stream,
+    const Handover::Events& events,
+    Activity activity) {
+  c10::cuda::CUDAGuard guard(index_);
+  Event begin = record_timed_event(index_, stream);
+  for (const Event& event : events) {
+    wait_event(stream, event);
+  }
+  times_.add(activity, std::move(begin), record_timed_event(index_, stream));
+}
+
+void Device::wait_for_memory(
+    cudaStream_t stream,
+    const Handover::Events& pending) {
+  if (!pending.empty()) {
+    Lock lock(*this);
+    wait_timed(stream, pending, Activity::kWaitForMemory);
+  }
 }
 
 // Nothing waits for the arrival: a capture begins after the device is idle.

@@ -37,11 +37,11 @@ void Device::hand_over(Leaving& leaving, Freed& freed) {
   freed.add(std::move(leaving.memory));
 }
 
-// Frees memory that nobody has used since the copy into it began.
-void Device::free_arriving(c10::DataPtr memory, Event arrival, Freed& freed) {
+// Frees memory that nobody uses but the copy that ends with the event.
+void Device::free_after(Event copied, c10::DataPtr memory, Freed& freed) {
   Leaving leaving;
   leaving.memory = std::move(memory);
-  leaving.events.push_back(std::move(arrival));
+  leaving.events.push_back(std::move(copied));
   hand_over(leaving, freed);
 }
 
@@ -121,9 +121,17 @@ size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
 
 bool Device::must_reclaim(size_t bytes) {
   Lock lock(*this);
+  return !may_grow(bytes);
+}
+
+// True if the limit has room for a new segment that serves the request. In one
+// segment, see Note [One segment], the rest is for small storages.
+bool Device::may_grow(size_t bytes) const {
+  const size_t kept =
+      is_consolidated_ && bytes > kSmallSize ? room_for_small_ : 0;
   // What is cached and empty the allocator gives back by itself.
-  return is_limited_ &&
-      layout_.reserved() - layout_.empty() + growth_for(bytes) > limit_;
+  return !is_limited_ ||
+      layout_.reserved() - layout_.empty() + growth_for(bytes) + kept <= limit_;
 }
 
 void Device::return_pending(

@@ -14,8 +14,8 @@
 // What is free is rarely in one piece. Instead of paging out what lies between,
 // a request that finds no gap has it moved to gaps elsewhere, where that is
 // possible: a copy within the device takes a hundredth of the time of one to
-// the host and back. The copy is work like any other on the storage's home
-// stream, so it is in order with everything there.
+// the host and back. It is queued among the page-ins, so that operators wait
+// for it only where they need the bytes, or the memory that they left.
 //
 // While it is moved a storage is kArriving, as for a page-in: who needs it
 // waits for the few calls that this takes. A pin keeps the record alive.
@@ -66,8 +66,8 @@ void Device::make_gap(const Request& request) noexcept {
 
 // True if there is no gap for the request and the allocator may not grow.
 bool Device::is_crowded(const Request& request) const {
-  return is_limited_ && !layout_.has_gap(request.bytes, request.stream) &&
-      layout_.reserved() - layout_.empty() + growth_for(request.bytes) > limit_;
+  return !layout_.has_gap(request.bytes, request.stream) &&
+      !may_grow(request.bytes);
 }
 
 // Frees the memory that no copy reads from any more.
@@ -108,35 +108,26 @@ void Device::move(
     c10::DataPtr memory,
     Handover::Events pending) {
   Freed freed(*this);
-  c10::cuda::CUDAGuard guard(index_);
   try {
     Lock lock(*this);
-    for (const Event& event : pending) {
-      wait_event(record->home, event);
+    Handover::Events uses = uses_of(record);
+    uses.append(pending.begin(), pending.end());
+    record->arrival = copy_into(memory.get(), record, uses, Activity::kMove);
+    stats_.moved.add(record->bytes);
+    free_after(record->arrival, detach_memory(record), freed);
+    if (record->dead) { // since the move began
+      end_dead_arrival(record, std::move(memory), freed);
+      return;
     }
-    for (const Event& use : uses_of(record)) {
-      wait_event(record->home, use);
+    if (!record->users.empty()) {
+      record->users.clear(); // each waits for the bytes again
+      record->waits_for = Activity::kWaitForMemory;
     }
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        memory.get(),
-        record->memory.get(),
-        record->bytes,
-        cudaMemcpyDeviceToDevice,
-        record->home));
-    record->arrival = record_event(index_, record->home);
+    attach_memory(record, std::move(memory));
   } catch (...) {
     return_pending(memory.get(), std::move(pending));
     throw;
   }
-  Lock lock(*this);
-  if (record->dead) {
-    freed.add(std::move(memory)); // after the copy on its home stream
-    return;
-  }
-  record->users = {record->home};
-  stats_.moved.add(record->bytes);
-  freed.add(detach_memory(record));
-  attach_memory(record, std::move(memory));
 }
 
 // Ends the move, successful or not.

@@ -46,6 +46,16 @@ class Settings {
     original_.store(original);
   }
 
+  // A profiler that records shapes looks at the arguments of every operator
+  // before LMS sees it, at their addresses too. That is const access, and goes
+  // unchecked for that long: the address is null.
+  bool profiled() const {
+    return profiled_.load(std::memory_order_relaxed);
+  }
+  void set_profiled(bool profiled) {
+    profiled_.store(profiled);
+  }
+
   // Bytes; smaller storages are not managed.
   size_t min_bytes() const {
     return min_bytes_.load(std::memory_order_relaxed);
@@ -76,6 +86,7 @@ class Settings {
   std::atomic<bool> active_{false};
   std::atomic<bool> chaos_{false};
   std::atomic<bool> original_{false};
+  std::atomic<bool> profiled_{false};
   std::atomic<bool> forked_{false};
   std::atomic<size_t> min_bytes_{1};
   std::atomic<size_t> default_limit_{0};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSTimes.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -62,7 +64,11 @@ struct DeviceStats {
   Traffic paged_out; // device to host
   Traffic paged_in; // host to device
   Traffic moved; // within the device
-  Traffic fetched_ahead; // the part of it that no operator waited to start
+  Traffic fetched_ahead; // the part of paged_in that began before it was needed
+  int64_t fetched_in_vain = 0; // storages that left or died without a use
+  Times::Totals times{}; // of what has ended by now
+  size_t free_bytes = 0; // in segments that the caching allocator holds
+  size_t largest_free_bytes = 0; // the largest range of them
   std::array<int64_t, static_cast<size_t>(AllocSource::kCount)>
       alloc_distribution{};
 };

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 
 #include <algorithm>
 
@@ -98,7 +99,8 @@ void ManagedStorage::hide_address() {
 }
 
 void ManagedStorage::check_access() {
-  impl()->lms_check_access(!may_cross, /*mutable_=*/true);
+  const bool reads = !may_cross && !Settings::get().profiled();
+  impl()->lms_check_access(/*immutable=*/reads, /*mutable_=*/true);
 }
 
 void ManagedStorage::restore_data_ptr() {

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSEvent.h>
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSStats.h>
+#include <ATen/cuda/detail/LMSTimes.h>
 #include <c10/core/LargeModelSupport.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
@@ -50,7 +51,9 @@ struct ManagedStorage final : c10::lms::Context, Page {
   // Streams named by Tensor.record_stream; told to the allocator at the end.
   c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
 
-  Event arrival; // page-in copy done
+  Event arrival; // page-in copy done; a timed event
+  // What a stream's time counts as that waits for it.
+  Activity waits_for = Activity::kWaitForDemand;
   Event departure; // unless resident: the last copy to or from `host` done
 
   uint32_t pins = 0;

@@ -1,0 +1,162 @@
+"""Statistics of time, in virtual time; where profilers and memory snapshots show paging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from harness import lms, main, page_out, raises
+from simcuda import cards
+from torch.profiler import ProfilerActivity, profile
+
+CARD = cards.card("A100-SXM-40GB")
+BYTES = 64 << 20
+LAYERS = 10
+COUNT = BYTES // 4  # elements
+
+
+def grown(work: Callable[[], object]) -> dict[str, int]:
+    """How much the statistics grow by until all work is done."""
+    torch.cuda.synchronize()
+    before = lms.stats()
+    work()
+    torch.cuda.synchronize()
+    return {name: value - before[name] for name, value in lms.stats().items()}
+
+
+def copy_us(direction: str) -> float:
+    """What the card takes for one copy of BYTES, which runs alone."""
+    return (CARD["copy_ns"] + 1e9 * BYTES / CARD["page_locked"][direction]) / 1e3
+
+
+def assert_close(actual: float, expected: float, what: str) -> None:
+    """Within 1 % and 10 µs, which calls of the runtime take in between."""
+    assert abs(actual - expected) <= 0.01 * expected + 10, f"{what}: {actual}, expected {expected}"
+
+
+def check_copies_and_what_waits_for_them() -> None:
+    tensor = torch.zeros(COUNT, device="cuda")
+    leaving = grown(lambda: page_out(tensor))
+    assert_close(leaving["lms.page_out.us"], copy_us("d2h"), "out")
+    coming = grown(tensor.sum)
+    assert coming["lms.page_out.us"] == 0
+    assert_close(coming["lms.page_in.us"], copy_us("h2d"), "in")
+    assert coming["lms.stall.demand.times"] == 1
+    assert_close(coming["lms.stall.demand.us"], copy_us("h2d"), "wait")
+    assert coming["lms.stall.ahead.us"] == coming["lms.stall.memory.us"] == 0
+
+
+def check_memory_that_is_being_paged_out() -> None:
+    tensors = [torch.zeros(COUNT, device="cuda") for _ in range(6)]
+    torch.cuda.synchronize()
+    lms.set_limit_lms(6 * BYTES)
+
+    def more() -> None:
+        tensors.extend(torch.zeros(COUNT, device="cuda") for _ in range(2))
+
+    try:
+        waits = grown(more)
+    finally:
+        lms.set_limit_lms(0)
+    assert waits["lms.page_out.copies"] >= 2
+    assert waits["lms.stall.memory.times"] >= 1
+    assert 0 < waits["lms.stall.memory.us"] <= waits["lms.page_out.us"] + 10
+    assert waits["lms.stall.demand.us"] == 0
+
+
+def layers(count: int) -> list[torch.Tensor]:
+    return [torch.zeros(COUNT, device="cuda") for _ in range(count)]
+
+
+def check_prefetching() -> None:
+    weights = layers(LAYERS)
+    matrix = torch.zeros(4096, 4096, device="cuda", dtype=torch.float16)
+    lms.set_limit_lms(LAYERS // 2 * BYTES + 5 * matrix.nbytes)
+
+    def iteration() -> None:
+        for weight in weights:
+            weight.add_(1)
+            for _ in range(12):  # longer than a copy each way
+                product = matrix @ matrix
+            del product
+
+    try:
+        for _ in range(8):
+            iteration()
+        steady = grown(iteration)
+    finally:
+        lms.set_limit_lms(0)
+    assert steady["lms.page_in.copies"] > 0
+    assert steady["lms.page_in.ahead.copies"] == steady["lms.page_in.copies"]
+    assert steady["lms.prefetch.hits"] == steady["lms.page_in.copies"]
+    assert steady["lms.prefetch.late"] == steady["lms.prefetch.wasted"] == 0
+    assert steady["lms.stall.demand.times"] == 0
+    stalls = sum(steady[f"lms.stall.{cause}.us"] for cause in ("demand", "ahead", "memory"))
+    assert stalls < 0.1 * (steady["lms.page_in.us"] + steady["lms.page_out.us"])
+
+
+def check_prefetched_in_vain() -> None:
+    weights = layers(LAYERS)
+    lms.set_limit_lms(LAYERS // 2 * BYTES)
+
+    def forget() -> None:  # in the middle of an iteration: what was fetched dies
+        for weight in weights[: LAYERS // 2]:
+            weight.add_(1)
+        weights.clear()
+
+    try:
+        for _ in range(8):
+            for weight in weights:
+                weight.add_(1)
+        assert grown(forget)["lms.prefetch.wasted"] > 0
+    finally:
+        lms.set_limit_lms(0)
+
+
+def check_free_memory() -> None:
+    torch.cuda.empty_cache()
+    tensors = layers(4)
+    assert lms.stats()["lms.free_bytes.all"] == 0
+    del tensors[2], tensors[0]  # segments of their own
+    stats = lms.stats()
+    assert stats["lms.free_bytes.all"] == 2 * BYTES
+    assert stats["lms.free_bytes.largest"] == BYTES
+
+
+def check_spans_in_a_profile() -> None:
+    tensor = torch.zeros(COUNT, device="cuda")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as run:
+        page_out(tensor)
+        tensor.sum()
+    spans = {event.name: event for event in run.events()}
+    assert spans["lms::page_out"].concrete_inputs == [BYTES]
+    assert spans["lms::page_in"].concrete_inputs == [BYTES]
+    assert spans["lms::page_in"].cpu_parent.name == "aten::sum"
+    assert [COUNT] in spans["lms::page_in"].cpu_parent.input_shapes
+
+
+def check_access_is_checked_again_after_a_profile() -> None:
+    tensor = torch.zeros(COUNT, device="cuda")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True):
+        tensor.sum()
+    unhooked = torch.UntypedStorage.data_ptr.__wrapped__
+    raises(RuntimeError, lambda: unhooked(tensor.untyped_storage()), "Large Model Support")
+
+
+def check_spans_in_a_memory_snapshot() -> None:
+    tensor = torch.zeros(COUNT, device="cuda")
+    torch.cuda.memory._record_memory_history(global_record_annotations=True)
+    try:
+        page_out(tensor)
+        tensor.sum()
+        found = torch.cuda.memory._snapshot()["external_annotations"]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    stages = {(note["name"], note["stage"]) for note in found}
+    for name in ("lms::page_out", "lms::page_in"):
+        assert {(name, "START"), (name, "END")} <= stages, stages
+
+
+if __name__ == "__main__":
+    torch.cuda.set_enabled_lms(True)
+    main(globals())
