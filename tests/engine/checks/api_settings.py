@@ -179,7 +179,8 @@ def check_statistics() -> None:
     ]
     names += ["lms.dropped", "lms.dropped_bytes"]
     names += [
-        f"lms.host_bytes.{n}" for n in ("current", "peak", "reserved", "page_locked", "limit")
+        f"lms.host_bytes.{n}"
+        for n in ("current", "peak", "reserved", "page_locked", "others", "limit")
     ]
     names += [f"lms.paged_out_bytes.{n}" for n in ("current", "peak", "allocated", "freed")]
     own, all_ = lms.stats(), torch.cuda.memory_stats()
