@@ -54,7 +54,7 @@ MIB = 1 << 20
 lms = torch.cuda.lms
 lms.set_host_limit(1088 * MIB)
 torch.cuda.set_enabled_lms(True)
-small, large, other = (torch.empty(n * MIB // 4, device="cuda") for n in (64, 1024, 64))
+small, large, other = (torch.zeros(n * MIB // 4, device="cuda") for n in (64, 1024, 64))
 with lms.pin(large, other):
     torch.cuda.reclaim_inactive()
 torch.cuda.synchronize()

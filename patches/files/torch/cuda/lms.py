@@ -14,6 +14,8 @@ Environment variables, read when CUDA is initialized:
   storage after every operator (for tests).
 - ``PYTORCH_LMS_LIMIT``: bytes of device memory, see :func:`set_limit_lms`.
 - ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
+- ``PYTORCH_LMS_HOST_LEDGER``: the file in which the processes that share that limit keep
+  account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``.
 - ``PYTORCH_LMS_TRACE``: a file, replaced if it exists. LMS writes what it sees of device 0
   there, one JSON object per line, for ``lms trace replay``. One process per file.
 - ``PYTORCH_LMS_CONF``: ``policy:planned`` (the default) or ``policy:original``, which
@@ -233,10 +235,14 @@ def get_size_lms() -> int:
 def set_host_limit(limit: int) -> None:
     r"""Set how much host memory paged-out storages may take, all devices together.
 
+    The limit is for all processes of the user on this host: this one takes no
+    more once they have so much together. Each process has its own limit. Processes
+    that do not share ``/dev/shm``, and those of other users, count apart.
+
     Args:
         limit (int): bytes. 0 restores the default: 80 % of the memory that is
-            available on the host when it is first needed. Memory in use
-            already is kept.
+            available on the host when it is first needed, and of what the
+            processes have taken. Memory in use already is kept.
     """
     _ops().set_host_limit(_bytes(limit, "limit"))
 
@@ -345,8 +351,10 @@ def stats(device: Device = None) -> dict[str, int]:
       ``"lms.moved..."``: within the device, to join free memory.
     - ``"lms.dropped"``, ``"lms.dropped_bytes"``: the part of what was reclaimed that was
       not copied, because the host had the same bytes.
-    - ``"lms.host_bytes.{current,peak,reserved,page_locked,limit}"``: host memory
-      for paged-out storages, of all devices.
+    - ``"lms.host_bytes.{current,peak,reserved,page_locked,others,limit}"``: host memory
+      for paged-out storages, of all devices: in use, taken from the system (one slab
+      ahead of its use), the part of this that is page-locked, taken by other processes,
+      and the limit of all together.
 
     They are part of :func:`torch.cuda.memory_stats` as well.
 

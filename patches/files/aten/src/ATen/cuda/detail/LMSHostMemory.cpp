@@ -88,7 +88,8 @@ void HostMemory::free(void* ptr, Event ready) {
 void HostMemory::set_limit(size_t bytes) {
   const Lock lock(mutex_);
   limit_ = bytes;
-  if (ledger_.taken() + ledger_.others() > limit_locked()) {
+  if (!ledger_.has_room(0, limit_locked()) &&
+      !Settings::get().is_forked_child()) {
     cancel_orders();
   }
 }
@@ -120,6 +121,9 @@ void HostMemory::reset_peak() {
 }
 
 void HostMemory::trim() {
+  if (Settings::get().is_forked_child()) {
+    return; // it is the parent's memory
+  }
   const Lock lock(mutex_);
   // Waits for copies so that their memory can be given back as well.
   while (wait_for_a_copy()) {
@@ -291,15 +295,16 @@ bool HostMemory::cancel_orders() {
 // Returns what no copy reads any more to the free memory. False if there was
 // nothing.
 bool HostMemory::collect() {
-  const auto done = std::stable_partition(
-      leaving_.begin(), leaving_.end(), [](const Leaving& leaving) {
-        return !has_happened(leaving.ready);
-      });
-  const bool any = done != leaving_.end();
-  for (auto it = done; it != leaving_.end(); ++it) {
-    give_back(it->begin);
+  bool any = false;
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    if (has_happened(it->ready)) {
+      give_back(it->begin);
+      it = leaving_.erase(it);
+      any = true;
+    } else {
+      ++it;
+    }
   }
-  leaving_.erase(done, leaving_.end());
   return any;
 }
 

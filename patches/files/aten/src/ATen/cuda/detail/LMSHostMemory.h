@@ -7,10 +7,10 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 namespace at::cuda::lms {
 
@@ -125,7 +125,7 @@ class HostMemory {
   std::map<int, Node> nodes_; // by NUMA node
   std::map<char*, Slab> slabs_; // by address
   std::map<char*, Range> used_; // by address
-  std::vector<Leaving> leaving_; // freed, copy still running; oldest first
+  std::list<Leaving> leaving_; // freed, copy still running; oldest first
   HostLedger ledger_;
   size_t limit_ = 0; // bytes; 0: the default, which is not known yet
   size_t bytes_used_ = 0;
