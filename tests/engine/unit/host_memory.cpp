@@ -11,7 +11,7 @@
 
 #include <linux/mempolicy.h>
 #include <signal.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,7 +129,10 @@ TEST(a_slab_is_removed_only_when_all_of_it_is_free) {
   char* part = ranges.take(50);
   EXPECT(!ranges.remove_slab(memory.data()));
   EXPECT(!ranges.remove_slab(memory.data() + 50));
+  char* rest = ranges.take(150);
   ranges.give_back(part, 50);
+  EXPECT(!ranges.remove_slab(memory.data()));
+  ranges.give_back(rest, 150);
   EXPECT(ranges.remove_slab(memory.data()));
   EXPECT(ranges.largest() == 0 && ranges.take(1) == nullptr);
 }
@@ -206,11 +209,11 @@ TEST(a_child_has_taken_nothing_and_keeps_nothing) {
 
 TEST(processes_that_take_at_once_stay_within_the_limit) {
   const std::string file = fresh_file();
-  constexpr size_t kLimit = 1000;
+  constexpr size_t kLimit = 500;
   const auto struggle = [&] {
     static HostLedger own({file});
     bool ok = true;
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 20000; ++i) {
       const size_t bytes = 100 + i % 7 * 50;
       if (own.take(bytes, kLimit)) {
         ok = ok && own.taken() + own.others() <= kLimit;
@@ -244,6 +247,21 @@ TEST(the_first_file_that_can_be_had_is_used) {
   const std::string link = fresh_file(); // could lead to a file of the user's
   std::filesystem::create_symlink(file, link);
   EXPECT(!HostLedger({link}).is_shared());
+}
+
+TEST(a_file_that_cannot_be_written_is_no_longer_used) {
+  const std::string file = fresh_file();
+  const Process other([&] {
+    static HostLedger own({file});
+    const bool took = own.take(10, 100) && own.is_shared();
+    signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit nothing {};
+    setrlimit(RLIMIT_FSIZE, &nothing);
+    return took && own.take(20, 100) && !own.is_shared() && own.taken() == 30 &&
+        !own.take(71, 100) && own.take(70, 100);
+  });
+  EXPECT(other.worked());
+  EXPECT(HostLedger({file}).others() == 10); // what it could still write
 }
 
 TEST(the_environment_chooses_the_file) {

@@ -96,10 +96,13 @@ HostLedger::HostLedger(const std::vector<std::string>& files) {
       file_ = open_file(name);
     }
   }
+  is_shared_ = file_ >= 0;
 }
 
 HostLedger::~HostLedger() {
-  count_alone();
+  if (file_ >= 0) {
+    (void)close(file_); // which drops the locks
+  }
 }
 
 std::vector<std::string> HostLedger::default_files() {
@@ -120,9 +123,7 @@ bool HostLedger::has_room(size_t bytes, size_t limit) const {
 
 bool HostLedger::take(size_t bytes, size_t limit) {
   const FileLock mutex(file_);
-  if (is_shared() && !(mutex.is_held() && find_slot())) {
-    count_alone();
-  }
+  is_shared_ = is_shared_ && mutex.is_held() && find_slot();
   if (!has_room(bytes, limit)) {
     return false;
   }
@@ -157,32 +158,23 @@ size_t HostLedger::others() const {
 }
 
 void HostLedger::write_down() {
-  const uint64_t bytes = taken_;
-  if (slot_ != 0 &&
-      pwrite(file_, &bytes, sizeof(bytes), offset_of(slot_)) !=
-          static_cast<ssize_t>(sizeof(bytes))) {
-    count_alone(); // rather than with a number that is wrong
+  if (!is_shared_ || slot_ == kMutex) {
+    return;
   }
+  const uint64_t bytes = taken_;
+  is_shared_ = pwrite(file_, &bytes, sizeof(bytes), offset_of(slot_)) ==
+      static_cast<ssize_t>(sizeof(bytes));
 }
 
 // A slot of this process's own, if it has none yet. The mutex is held.
 bool HostLedger::find_slot() {
-  for (size_t slot = kMutex + 1; slot_ == 0 && slot < kMaxSlots; ++slot) {
+  for (size_t slot = kMutex + 1; slot_ == kMutex && slot < kMaxSlots; ++slot) {
     if (try_lock(file_, slot)) {
       slot_ = slot;
       write_down(); // whose it was may have ended with bytes taken
     }
   }
-  return slot_ != 0;
-}
-
-// Drops the locks too.
-void HostLedger::count_alone() {
-  if (file_ >= 0) {
-    (void)close(file_);
-  }
-  file_ = -1;
-  slot_ = 0;
+  return slot_ != kMutex;
 }
 
 } // namespace at::cuda::lms

@@ -36,7 +36,7 @@ class HostLedger {
   static std::vector<std::string> default_files();
 
   bool is_shared() const {
-    return file_ >= 0;
+    return is_shared_;
   }
   // Takes so many bytes more, unless all processes together would then have
   // more than `limit`. Waits for other processes that are just doing the same.
@@ -54,9 +54,11 @@ class HostLedger {
  private:
   void write_down();
   bool find_slot();
-  void count_alone();
 
-  int file_ = -1; // a descriptor; -1: the process counts alone
+  int file_ = -1; // a descriptor; -1 if there is no file
+  // After an error the process counts alone, and the others go on to count what
+  // it last wrote.
+  bool is_shared_ = false;
   size_t slot_ = 0; // where this process writes; 0: nowhere yet
   size_t taken_ = 0;
 };
