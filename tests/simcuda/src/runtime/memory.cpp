@@ -221,11 +221,11 @@ void* allocate_page_locked(size_t bytes) {
   if (address == nullptr) {
     return nullptr;
   }
-  Memory& m = memory();
-  std::lock_guard<std::mutex> lock(m.mutex);
-  if (config().poison > 0) {
+  if (config().poison > 0) {  // takes time: copies go on meanwhile
     fill_pattern(address, rounded, kFresh);
   }
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
   m.page_locked.add(rounded);
   m.ranges[number(address)] =
       Range{Place::PageLocked, -1, number(address), rounded, false};
