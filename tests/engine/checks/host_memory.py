@@ -103,6 +103,17 @@ def check_what_is_reserved_ahead_makes_room_for_what_is_needed() -> None:
     start_afresh()
 
 
+def check_slabs_that_hold_nothing_make_room_for_what_is_needed() -> None:
+    start_afresh(24 * MIB)
+    tensors = [paged_out(mib(6)) for _ in range(2)]
+    assert host_bytes("reserved") == 3 * SLAB
+    del tensors
+    large = paged_out(mib(24))
+    assert host_bytes("reserved") == 24 * MIB
+    assert_same(large, mib(24))
+    start_afresh()
+
+
 def check_a_lower_limit_gives_up_what_is_reserved_ahead() -> None:
     start_afresh()
     tensor = paged_out(mib(6))

@@ -90,7 +90,7 @@ void HostMemory::set_limit(size_t bytes) {
   limit_ = bytes;
   if (!ledger_.has_room(0, limit_locked()) &&
       !Settings::get().is_forked_child()) {
-    cancel_orders();
+    give_up_unused();
   }
 }
 
@@ -128,15 +128,7 @@ void HostMemory::trim() {
   // Waits for copies so that their memory can be given back as well.
   while (wait_for_a_copy()) {
   }
-  cancel_orders();
-  for (auto it = slabs_.begin(); it != slabs_.end();) {
-    if (it->second.node->free.remove_slab(it->first)) {
-      ledger_.give_back(it->second.bytes);
-      it = slabs_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  give_up_unused();
 }
 
 bool HostMemory::is_shared() {
@@ -198,7 +190,7 @@ bool HostMemory::grow(
     Lock& lock) {
   const bool is_too_small = node.order.valid() && node.ordered < bytes;
   if (is_too_small && !ledger_.has_room(bytes, limit_locked())) {
-    cancel_orders(); // for the one that is needed now
+    give_up_unused(); // for what is needed now
   }
   if (!node.order.valid() && !order(node, bytes, device)) {
     return false;
@@ -223,11 +215,12 @@ bool HostMemory::order(Node& node, size_t bytes, c10::DeviceIndex device) {
       return true;
     }
   }
-  if (cancel_orders() && ledger_.take(bytes, limit)) {
-    place_order(node, bytes, device);
-    return true;
+  give_up_unused();
+  if (!ledger_.take(bytes, limit)) {
+    return false;
   }
-  return false;
+  place_order(node, bytes, device);
+  return true;
 }
 
 // Orders the next slab if the memory is being used up.
@@ -277,19 +270,24 @@ bool HostMemory::receive_order(Node& node) {
   return true;
 }
 
-// Gives up what is on order; the host waits, since what is being made cannot be
-// stopped. False if there was nothing.
-bool HostMemory::cancel_orders() {
-  bool any = false;
+// Gives back slabs that hold nothing and what is on order. The host waits, as
+// what is being made cannot be stopped.
+void HostMemory::give_up_unused() {
   for (auto& [index, node] : nodes_) {
     if (node.order.valid()) {
       node.order.wait();
       node.order = {};
       ledger_.give_back(node.ordered);
-      any = true;
     }
   }
-  return any;
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    if (it->second.node->free.remove_slab(it->first)) {
+      ledger_.give_back(it->second.bytes);
+      it = slabs_.erase(it);
+    } else {
+      ++it;
+    }
+  }
 }
 
 // Returns what no copy reads any more to the free memory. False if there was

@@ -27,9 +27,9 @@ namespace at::cuda::lms {
 // program always gets the same slabs in the same order.
 //
 // At most one slab per NUMA node is on order. It is given up for a request that
-// the limit would otherwise refuse. After the driver has refused to page-lock
-// one, or the limit to allow one, none is ordered ahead until a request gets a
-// page-locked one again.
+// the limit would otherwise refuse, and so are slabs that hold nothing. After
+// the driver has refused to page-lock one, or the limit to allow one, none is
+// ordered ahead until a request gets a page-locked one again.
 
 // Host memory for paged-out storages, one pool for all devices.
 //
@@ -112,7 +112,7 @@ class HostMemory {
   void reserve_ahead(Node& node, size_t bytes, c10::DeviceIndex device);
   void place_order(Node& node, size_t bytes, c10::DeviceIndex device);
   bool receive_order(Node& node);
-  bool cancel_orders();
+  void give_up_unused();
   bool collect();
   bool wait_for_a_copy();
   void give_back(char* begin);
