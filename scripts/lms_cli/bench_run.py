@@ -138,6 +138,7 @@ class Runner:
             # The whole device, as the rivals have it: nobody else uses it.
             base["PYTORCH_LMS_LIMIT"] = str(cell.capacity)
             base["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
+            base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
         return simulate.variables(
             self._built, base, kernels="timed", card=cell.subject.card, capacity=cell.capacity
         )

@@ -135,6 +135,7 @@ def test_what_a_cell_runs_with(bench):
     assert not any("PYTORCH_ALLOC_CONF" in variables for variables in ran.values())
     lms, ideal = ran["lms"], ran["ideal"]
     assert lms["PYTORCH_LMS_HOST_LIMIT"] == str(512 << 30)
+    assert lms["PYTORCH_LMS_HOST_LEDGER"] == "none"
     assert lms["PYTORCH_LMS_LIMIT"] == str(5 * made_up.GIB)
     assert "'capacity': 5368709120" in lms["SETTINGS"] and "'timed'" in lms["SETTINGS"]
     assert not [name for name in ideal if name.startswith("PYTORCH_LMS")]

@@ -25,6 +25,7 @@ FOREIGN = (
     "PYTORCH_LMS",
     "PYTORCH_LMS_LIMIT",
     "PYTORCH_LMS_HOST_LIMIT",
+    "PYTORCH_LMS_HOST_LEDGER",
     "PYTORCH_LMS_CONF",
     "PYTORCH_LMS_TRACE",
     "PYTORCH_ALLOC_CONF",
@@ -73,6 +74,8 @@ class Device:
         base["OMP_NUM_THREADS"] = "1"
         # Without it cuBLAS may choose another algorithm in the next run.
         base["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        # Nor do they share limits of host memory.
+        base["PYTORCH_LMS_HOST_LEDGER"] = "none"
         base.update(env or {})
         if not self.simulated:
             return base

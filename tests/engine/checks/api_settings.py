@@ -187,7 +187,8 @@ def check_statistics() -> None:
     names += [f"lms.prefetch.{what}" for what in ("hits", "late", "wasted")]
     names += ["lms.hidden_percent", "lms.free_bytes.all", "lms.free_bytes.largest"]
     names += [
-        f"lms.host_bytes.{n}" for n in ("current", "peak", "reserved", "page_locked", "limit")
+        f"lms.host_bytes.{n}"
+        for n in ("current", "peak", "reserved", "page_locked", "others", "limit")
     ]
     names += [f"lms.paged_out_bytes.{n}" for n in ("current", "peak", "allocated", "freed")]
     own, all_ = lms.stats(), torch.cuda.memory_stats()

@@ -153,6 +153,33 @@ def disabled_at_exit() -> None:
     atexit.register(lambda: lms.set_enabled_lms(False))
 
 
+def page_out_much() -> torch.Tensor:
+    """As one of its slabs of host memory is made, the next one is ordered, 32 MiB too."""
+    torch.cuda.set_limit_lms(48 * MIB)
+    tensor = torch.zeros(8 * MIB, device="cuda").add_(1)
+    torch.cuda.reclaim_inactive()
+    assert not lms.is_resident(tensor) or not torch.cuda.get_enabled_lms()
+    return tensor
+
+
+@scene
+def host_memory_on_order() -> None:
+    KEPT.append(page_out_much())
+
+
+@scene
+def fork_with_host_memory_on_order() -> None:
+    tensor = page_out_much()
+
+    def body() -> None:
+        lms.set_host_limit(1)
+        with contextlib.suppress(RuntimeError):
+            lms.set_enabled_lms(False)
+
+    in_child(body)
+    assert tensor[5].item() == 1
+
+
 @scene
 def several_devices_and_streams() -> None:
     for device in range(torch.cuda.device_count()):

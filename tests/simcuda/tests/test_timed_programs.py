@@ -42,7 +42,7 @@ def test_models_of_every_kind_train_on_every_kind_of_card(timed, model, card):
 
 # GPT-2 XL: 1.5 billion parameters; forward, backward, AdamW.
 LARGE = """
-import json, resource
+import json, os, resource
 import models
 from torch import nn
 from torch.nn import functional as F
@@ -51,8 +51,9 @@ lms = "lms" in sys.argv
 if lms and not hasattr(torch.cuda, "set_enabled_lms"):
     raise SystemExit(0)
 if lms:
+    os.environ["PYTORCH_LMS_HOST_LEDGER"] = "none"  # on a server, not on the machine at hand
     torch.cuda.set_enabled_lms(True)
-    torch.cuda.lms.set_host_limit(200 << 30)  # of a server, not of the machine at hand
+    torch.cuda.lms.set_host_limit(200 << 30)
 with torch.device("cuda"):
     words, head = nn.Embedding(50257, 1600), nn.Linear(1600, 50257, bias=False)
     blocks = nn.Sequential(*[models.Block(1600, 25, 0.0) for _ in range(48)])

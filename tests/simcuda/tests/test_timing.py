@@ -130,6 +130,27 @@ assert start.elapsed_time(end) == 5.0
 """)
 
 
+def test_page_locking_in_the_background_is_paid_for_at_the_first_copy(timed):
+    timed("""
+import threading
+memory, device = torch.empty(64 << 20, dtype=torch.uint8), on_device(64)
+register = torch.cuda.cudart().cudaHostRegister
+thread = threading.Thread(target=register, args=(memory.data_ptr(), 64 << 20, 0))
+begin = simcuda.virtual_time()
+thread.start()
+thread.join()
+assert simcuda.virtual_time() == begin
+def host_time():
+    torch.cuda.synchronize()
+    begin = simcuda.virtual_time()
+    device.copy_(memory, non_blocking=True)
+    return simcuda.virtual_time() - begin
+first, second = host_time(), host_time()
+assert 0.15 * (64 << 20) < first - second < 0.15 * (64 << 20) + 5 * MS
+assert second < 0.05 * MS
+""")
+
+
 def test_pageable_copies_hold_the_host_up(timed):
     timed("""
 device, pageable, page_locked = on_device(64), torch.empty(64 << 20, dtype=torch.uint8), locked(64)

@@ -59,8 +59,10 @@ def stats(device: Device = None) -> dict[str, int]:
 
     - ``"lms.free_bytes.{all,largest}"``: free memory in the caching allocator's segments, and
       the largest range of it: the smaller its part, the more fragmented memory is.
-    - ``"lms.host_bytes.{current,peak,reserved,page_locked,limit}"``: host memory
-      for paged-out storages, of all devices.
+    - ``"lms.host_bytes.{current,peak,reserved,page_locked,others,limit}"``: host memory
+      for paged-out storages, of all devices: in use, taken from the system (one slab
+      ahead of its use), the part of this that is page-locked, taken by other processes,
+      and the limit of all together.
 
     Times are of what the device has done by now. All numbers are part of
     :func:`torch.cuda.memory_stats` as well.

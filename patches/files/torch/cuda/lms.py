@@ -14,6 +14,8 @@ Environment variables, read when CUDA is initialized:
   storage after every operator (for tests).
 - ``PYTORCH_LMS_LIMIT``: bytes of device memory, see :func:`set_limit_lms`.
 - ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
+- ``PYTORCH_LMS_HOST_LEDGER``: the file in which the processes that share that limit keep
+  account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``.
 - ``PYTORCH_LMS_TRACE``: a file, replaced if it exists. LMS writes what it sees of device 0
   there, one JSON object per line, for ``lms trace replay``. One process per file.
 - ``PYTORCH_LMS_CONF``: ``policy:planned`` (the default) or ``policy:original``, which
@@ -201,10 +203,14 @@ def get_size_lms() -> int:
 def set_host_limit(limit: int) -> None:
     r"""Set how much host memory paged-out storages may take, all devices together.
 
+    The limit is for all processes of the user on this host: this one takes no
+    more once they have so much together. Each process has its own limit. Processes
+    that do not share ``/dev/shm``, and those of other users, count apart.
+
     Args:
         limit (int): bytes. 0 restores the default: 80 % of the memory that is
-            available on the host when it is first needed. Memory in use
-            already is kept.
+            available on the host when it is first needed, and of what the
+            processes have taken. Memory in use already is kept.
     """
     engine().set_host_limit(_bytes(limit, "limit"))
 

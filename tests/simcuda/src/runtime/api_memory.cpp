@@ -17,9 +17,18 @@ using namespace simcuda;
 
 namespace {
 
-void spend_page_locking(size_t bytes) {
-  if (timed()) {
-    timing::spend(card().page_locking(bytes));
+// When a thread in the background begins is a matter of real time. So the
+// program pays for what it does, when it first copies to the memory or from it,
+// as if it had waited for all of it.
+void spend_page_locking(const void* address, size_t bytes) {
+  if (!timed()) {
+    return;
+  }
+  const Time time = card().page_locking(bytes);
+  if (timing::in_program()) {
+    timing::spend(time);
+  } else {
+    owe(address, time + card().call("cudaHostAlloc"));
   }
 }
 
@@ -121,7 +130,7 @@ SIMCUDA_API cudaError_t cudaHostAlloc(void** address, size_t bytes,
                                       unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
   *address = allocate_page_locked(bytes);
-  spend_page_locking(bytes);
+  spend_page_locking(*address, bytes);
   return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -142,10 +151,10 @@ SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
 SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
                                          unsigned /*flags*/) {
   SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
-  spend_page_locking(bytes);
-  return report(register_page_locked(address, bytes)
-                    ? cudaSuccess
-                    : cudaErrorHostMemoryAlreadyRegistered);
+  const bool registered = register_page_locked(address, bytes);
+  spend_page_locking(address, bytes);
+  return report(registered ? cudaSuccess
+                           : cudaErrorHostMemoryAlreadyRegistered);
 }
 
 SIMCUDA_API cudaError_t cudaHostUnregister(void* address) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "timing.h"
 #include "zeros.h"
 
 namespace simcuda {
@@ -134,6 +135,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
   if (!kind_fits(kind, from_device, to_device) || !target.holds(to, bytes) ||
       !source.holds(from, bytes)) {
     return cudaErrorInvalidValue;
+  }
+  if (timed()) {
+    timing::spend(pay(source) + pay(target));
   }
   if (from_device && to_device) {
     // Without access to each other, devices copy through the host.

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "config.h"
 
@@ -91,12 +92,14 @@ Memory& memory() {
 
 // Where to map the next range, if that is free: addresses rise in the order of
 // allocation, since whoever breaks ties by address must do so in each run
-// alike.
-void* next_address(size_t bytes) {
-  static std::atomic<uintptr_t> next{uintptr_t{1} << 45};
+// alike. Device memory apart, for threads in the background page-lock memory.
+void* next_address(size_t bytes, Place place) {
+  static std::atomic<uintptr_t> device{uintptr_t{1} << 45};
+  static std::atomic<uintptr_t> host{uintptr_t{3} << 44};
   constexpr size_t kApart = size_t{2} << 20;
   return reinterpret_cast<void*>(
-      next.fetch_add((bytes + kApart) / kApart * kApart));
+      (place == Place::Device ? device : host)
+          .fetch_add((bytes + kApart) / kApart * kApart));
 }
 
 // In timed mode memory is address space. What is on the device is never
@@ -106,7 +109,7 @@ void* map_pages(size_t bytes, Place place) {
   const int access =
       timed() && place == Place::Device ? PROT_NONE : PROT_READ | PROT_WRITE;
   const int reserve = timed() ? MAP_NORESERVE : 0;
-  void* address = mmap(next_address(bytes), bytes, access,
+  void* address = mmap(next_address(bytes, place), bytes, access,
                        MAP_PRIVATE | MAP_ANONYMOUS | reserve, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
@@ -218,11 +221,11 @@ void* allocate_page_locked(size_t bytes) {
   if (address == nullptr) {
     return nullptr;
   }
-  Memory& m = memory();
-  std::lock_guard<std::mutex> lock(m.mutex);
-  if (config().poison > 0) {
+  if (config().poison > 0) {  // takes time: copies go on meanwhile
     fill_pattern(address, rounded, kFresh);
   }
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
   m.page_locked.add(rounded);
   m.ranges[number(address)] =
       Range{Place::PageLocked, -1, number(address), rounded, false};
@@ -236,6 +239,25 @@ bool free_page_locked(void* address) {
   }
   munmap(address, range.bytes);
   return true;
+}
+
+void owe(const void* address, int64_t time) {
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.ranges.find(number(address));
+  if (found != m.ranges.end()) {
+    found->second.owed += time;
+  }
+}
+
+int64_t pay(const Range& range) {
+  if (range.owed == 0) {
+    return 0;
+  }
+  Memory& m = memory();
+  std::lock_guard<std::mutex> lock(m.mutex);
+  const auto found = m.ranges.find(range.base);
+  return found == m.ranges.end() ? 0 : std::exchange(found->second.owed, 0);
 }
 
 bool register_page_locked(void* address, size_t bytes) {

@@ -22,6 +22,7 @@ struct Range {
   uintptr_t base = 0;
   size_t bytes = 0;     // 0: unknown, for pageable memory
   bool mapped = false;  // by the driver, see virtual_memory.h
+  int64_t owed = 0;     // virtual time, ns, see owe
 
   bool holds(const void* address, size_t n) const {
     return place == Place::Pageable || number(address) + n <= base + bytes;
@@ -47,6 +48,11 @@ void remove_mapped(void* address);
 
 void* allocate_page_locked(size_t bytes);
 bool free_page_locked(void* address);
+// In timed mode: page-locking took a thread in the background so many
+// nanoseconds of virtual time, and the program has not waited for them.
+void owe(const void* address, int64_t time);
+// What is owed for the range is paid: returns it, once.
+int64_t pay(const Range& range);
 bool register_page_locked(void* address, size_t bytes);
 bool unregister_page_locked(void* address);
 

@@ -96,6 +96,10 @@ void join_program() {
   clock().join_program();
 }
 
+bool in_program() {
+  return clock().in_program();
+}
+
 Time program_now() {
   std::lock_guard<std::mutex> lock(world().mutex);
   return world().program;

@@ -20,6 +20,7 @@ Time now();
 void spend(Time time);
 // The calling thread runs operators: it is one of the program's.
 void join_program();
+bool in_program();
 Time program_now();
 
 int add_stream(int device);

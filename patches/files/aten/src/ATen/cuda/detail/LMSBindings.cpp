@@ -35,6 +35,17 @@ void wait_for_all_streams() {
   }
 }
 
+void warn_if_alone() {
+  if (!HostMemory::get().is_shared() && !HostLedger::default_files().empty()) {
+    TORCH_WARN_ONCE(
+        "LMS cannot write to any of ",
+        HostLedger::default_files(),
+        ", where processes note how much host memory they take. The limit of "
+        "host memory holds for each process alone. Set "
+        "PYTORCH_LMS_HOST_LEDGER to a file that can be written, or to none.");
+  }
+}
+
 void apply_limits(const std::vector<Device*>& devices) {
   for (Device* device : devices) {
     device->set_limit(device->requested_limit());
@@ -49,6 +60,7 @@ void set_enabled(bool enabled) {
     Allocator::get().install();
     intercept_operators();
     wait_for_all_streams();
+    warn_if_alone();
     settings.set_active(true);
     enable_adoption();
     set_thread_enabled(true);
@@ -222,6 +234,7 @@ StatsDict device_stats(int64_t index) {
   dict.insert("lms.host_bytes.reserved", static_cast<int64_t>(host.reserved));
   dict.insert(
       "lms.host_bytes.page_locked", static_cast<int64_t>(host.page_locked));
+  dict.insert("lms.host_bytes.others", static_cast<int64_t>(host.others));
   dict.insert("lms.host_bytes.limit", static_cast<int64_t>(host.limit));
   return dict;
 }

@@ -43,14 +43,16 @@ using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 // 2. the mutex of that device's lms::Device
 // 3. the mutex of the Trace
 // 4. the mutex of HostMemory, and those of the event pools
+// 5. the lock of the file of HostLedger, which processes share
 // A thread takes them in this order only. (LMSBackward's is taken before 2, and
 // never with 1.) So nothing that may allocate or free device memory runs under
-// 2, 3 or 4: memory to be freed is collected in `Freed` and let go after 2 is
+// 2 to 5: memory to be freed is collected in `Freed` and let go after 2 is
 // released. No mutex of LMS is held while the GIL is
 // taken: reference counts of storages, whose changes may take the GIL, are not
 // touched under 2, and the allocator, whose stack recorder may take it, is not
 // called. No thread holds the mutexes of two devices. `Device::Lock` checks
-// the order in every build.
+// the order in every build. The threads that make slabs of host memory take
+// none of these; who waits for one of them has given 4 back.
 
 // All that LMS knows and does on one device. The methods are thread safe.
 class Device {

@@ -1,13 +1,14 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
 #include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
+#include <utility>
 
 namespace at::cuda::lms {
 namespace {
@@ -16,18 +17,26 @@ constexpr size_t kMinSlab = size_t{8} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{256} << 20; // bytes
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
-// 80 % of what the kernel says can be used without swapping, bytes.
-size_t default_limit() {
-  std::ifstream meminfo("/proc/meminfo");
+// What the kernel says of the host's memory, bytes; `otherwise` if it does not.
+size_t meminfo(const std::string& wanted, size_t otherwise) {
+  std::ifstream file("/proc/meminfo");
   std::string name, unit;
   size_t kib = 0;
-  while (meminfo >> name >> kib) {
-    if (name == "MemAvailable:") {
-      return kib * 1024 / 10 * 8;
+  while (file >> name >> kib) {
+    if (name == wanted) {
+      return kib * 1024;
     }
-    std::getline(meminfo, unit);
+    std::getline(file, unit);
   }
-  return size_t{8} << 30; // no /proc: a guess that fits any training host
+  return otherwise;
+}
+
+// 80 % of what can be used without swapping, counting what LMS has `taken`.
+size_t default_limit(size_t taken) {
+  // No /proc: a guess that fits any training host.
+  const size_t available = meminfo("MemAvailable:", size_t{10} << 30);
+  const size_t total = meminfo("MemTotal:", size_t{10} << 30);
+  return std::min(available + taken, total) / 10 * 8;
 }
 
 } // namespace
@@ -37,174 +46,300 @@ HostMemory& HostMemory::get() {
   return *pool;
 }
 
-void* HostMemory::allocate(size_t bytes, bool may_wait) {
-  std::lock_guard<std::mutex> lock(mutex_);
+HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
+
+void* HostMemory::allocate(
+    size_t bytes,
+    c10::DeviceIndex device,
+    bool may_wait) {
+  Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
-  collect(/*wait=*/false);
-  if (void* ptr = take(bytes)) {
-    return ptr;
+  Node& node = node_of(device);
+  char* begin = take(node, bytes);
+  if (!begin && collect()) {
+    begin = take(node, bytes);
   }
-  if (grow(bytes)) {
-    return take(bytes);
+  while (!begin && grow(node, bytes, device, lock)) {
+    begin = take(node, bytes);
   }
-  // The host waits here because no memory is left that is not being copied
-  // from; the oldest copy is the first to end.
-  while (may_wait && collect(/*wait=*/true)) {
-    if (void* ptr = take(bytes)) {
-      return ptr;
-    }
+  if (!begin) {
+    begin = take_anywhere(bytes);
   }
-  return nullptr;
+  while (!begin && may_wait && wait_for_a_copy()) {
+    begin = take_anywhere(bytes);
+  }
+  if (begin) {
+    reserve_ahead(node, bytes, device);
+  }
+  return begin;
 }
 
 void HostMemory::free(void* ptr, Event ready) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto* address = static_cast<char*>(ptr);
-  stats_.used -= used_.at(address);
-  leaving_.emplace_back(address, std::move(ready));
+  const Lock lock(mutex_);
+  auto* begin = static_cast<char*>(ptr);
+  bytes_used_ -= used_.at(begin).bytes;
+  if (ready) {
+    leaving_.push_back({begin, std::move(ready)});
+  } else {
+    give_back(begin);
+  }
 }
 
 void HostMemory::set_limit(size_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  stats_.limit = bytes;
+  const Lock lock(mutex_);
+  limit_ = bytes;
+  if (!ledger_.has_room(0, limit_locked()) &&
+      !Settings::get().is_forked_child()) {
+    give_up_unused();
+  }
 }
 
 HostMemory::Stats HostMemory::stats() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  limit_locked();
-  return stats_;
+  const Lock lock(mutex_);
+  Stats stats;
+  stats.limit = limit_locked();
+  stats.others = ledger_.others();
+  stats.reserved = ledger_.taken();
+  stats.page_locked = stats.reserved;
+  for (const auto& [begin, slab] : slabs_) {
+    stats.page_locked -= slab.memory->page_locked ? 0 : slab.bytes;
+  }
+  for (const auto& [index, node] : nodes_) {
+    if (is_ready(node.order) &&
+        !(node.order.get() && node.order.get()->page_locked)) {
+      stats.page_locked -= node.ordered;
+    }
+  }
+  stats.used = bytes_used_;
+  stats.peak_used = peak_used_;
+  return stats;
 }
 
 void HostMemory::reset_peak() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  stats_.peak_used = stats_.used;
+  const Lock lock(mutex_);
+  peak_used_ = bytes_used_;
 }
 
 void HostMemory::trim() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  if (Settings::get().is_forked_child()) {
+    return; // it is the parent's memory
+  }
+  const Lock lock(mutex_);
   // Waits for copies so that their memory can be given back as well.
-  while (collect(/*wait=*/true)) {
+  while (wait_for_a_copy()) {
   }
-  for (auto it = slabs_.begin(); it != slabs_.end();) {
-    auto range = free_.find(it->first);
-    if (range == free_.end() || range->second != it->second.size) {
-      ++it;
-      continue;
-    }
-    free_by_size_.erase({range->second, range->first});
-    free_.erase(range);
-    stats_.reserved -= it->second.size;
-    stats_.page_locked -= it->second.page_locked ? it->second.size : 0;
-    it = slabs_.erase(it);
+  give_up_unused();
+}
+
+bool HostMemory::is_shared() {
+  const Lock lock(mutex_);
+  return ledger_.is_shared();
+}
+
+HostMemory::Node& HostMemory::node_of(c10::DeviceIndex device) {
+  Node*& node = node_by_device_[device];
+  if (!node) {
+    const int index = nearest_node(device);
+    node = &nodes_[index];
+    node->index = index;
   }
+  return *node;
 }
 
 size_t HostMemory::limit_locked() {
-  if (stats_.limit == 0) {
-    stats_.limit = default_limit();
+  if (limit_ == 0) {
+    limit_ = default_limit(ledger_.taken() + ledger_.others());
   }
-  return stats_.limit;
+  return limit_;
 }
 
-// Best fit among the free ranges; null if none is large enough.
-void* HostMemory::take(size_t bytes) {
-  auto it = free_by_size_.lower_bound({bytes, nullptr});
-  if (it == free_by_size_.end()) {
-    return nullptr;
-  }
-  auto [size, ptr] = *it;
-  free_by_size_.erase(it);
-  free_.erase(ptr);
-  if (size > bytes) {
-    insert_free(ptr + bytes, size - bytes);
-  }
-  used_[ptr] = bytes;
-  stats_.used += bytes;
-  stats_.peak_used = std::max(stats_.peak_used, stats_.used);
-  return ptr;
+// Bytes of the next slab, for a request: they grow with what there is.
+size_t HostMemory::next_slab(size_t bytes) const {
+  return round_up(
+      std::max(bytes, std::clamp(ledger_.taken() / 4, kMinSlab, kMaxSlab)),
+      kPage);
 }
 
-// Adds a slab with room for `bytes`: page-locked, or pageable if the driver
-// refuses. False if the limit forbids it or the host has no memory.
-bool HostMemory::grow(size_t bytes) {
+// Null if no free range is large enough.
+char* HostMemory::take(Node& node, size_t bytes) {
+  char* begin = node.free.take(bytes);
+  if (begin) {
+    used_[begin] = {bytes, &node};
+    bytes_used_ += bytes;
+    peak_used_ = std::max(peak_used_, bytes_used_);
+  }
+  return begin;
+}
+
+char* HostMemory::take_anywhere(size_t bytes) {
+  char* begin = nullptr;
+  for (auto& [index, node] : nodes_) {
+    if (!begin) {
+      begin = take(node, bytes);
+    }
+  }
+  return begin;
+}
+
+// Adds the slab that is on order, or else one with room for `bytes`. False if
+// the limit forbids it or the host has no memory.
+bool HostMemory::grow(
+    Node& node,
+    size_t bytes,
+    c10::DeviceIndex device,
+    Lock& lock) {
+  const bool is_too_small = node.order.valid() && node.ordered < bytes;
+  if (is_too_small && !ledger_.has_room(bytes, limit_locked())) {
+    give_up_unused(); // for what is needed now
+  }
+  if (!node.order.valid() && !order(node, bytes, device)) {
+    return false;
+  }
+  const HostSlabOrder order = node.order;
+  lock.unlock();
+  order.wait(); // the host has to: there is no other memory to copy to
+  lock.lock();
+  // If another thread was faster it has received the slab for both.
+  return !is_ready(node.order) || receive_order(node);
+}
+
+bool HostMemory::order(Node& node, size_t bytes, c10::DeviceIndex device) {
   const size_t limit = limit_locked();
   bytes = round_up(bytes, kPage);
-  if (stats_.reserved + bytes > limit) {
+  if (is_stopped_) {
     return false;
   }
-  const size_t preferred =
-      std::max(bytes, std::clamp(stats_.reserved / 4, kMinSlab, kMaxSlab));
-  const size_t size = stats_.reserved + preferred > limit ? bytes : preferred;
-
-  void* raw = nullptr;
-  const bool page_locked =
-      cudaHostAlloc(&raw, size, cudaHostAllocPortable) == cudaSuccess;
-  void (*release)(char*) = [](char* p) { (void)cudaFreeHost(p); };
-  if (!page_locked) {
-    (void)cudaGetLastError(); // handled here by falling back
-    raw = std::aligned_alloc(kPage, round_up(size, kPage));
-    release = [](char* p) { std::free(p); };
+  for (const size_t size : {next_slab(bytes), bytes}) {
+    if (ledger_.take(size, limit)) {
+      place_order(node, size, device);
+      return true;
+    }
   }
-  if (!raw) {
+  give_up_unused();
+  if (!ledger_.take(bytes, limit)) {
     return false;
   }
-  auto* memory = static_cast<char*>(raw);
-  slabs_.emplace(memory, Slab{{memory, release}, size, page_locked});
-  stats_.reserved += size;
-  stats_.page_locked += page_locked ? size : 0;
-  insert_free(memory, size);
+  place_order(node, bytes, device);
   return true;
 }
 
-// Returns finished ranges to the free lists. With `wait` it blocks for the
-// oldest one. False if nothing came back.
-bool HostMemory::collect(bool wait) {
-  bool any = false;
-  while (!leaving_.empty()) {
-    auto& [ptr, ready] = leaving_.front();
-    if (!has_happened(ready)) {
-      if (!wait || any) {
-        break;
-      }
-      // See allocate: the host has nothing else to give. An error shows at
-      // the copy's consumer; here the range must then stay unused.
-      if (cudaEventSynchronize(ready.get()) != cudaSuccess) {
-        (void)cudaGetLastError();
-        break;
-      }
+// Orders the next slab if the memory is being used up.
+void HostMemory::reserve_ahead(
+    Node& node,
+    size_t bytes,
+    c10::DeviceIndex device) {
+  if (!node.reserves_ahead || node.order.valid() || is_stopped_) {
+    return;
+  }
+  const size_t size = next_slab(std::min(bytes, kMaxSlab));
+  const size_t enough = size / 2;
+  if (node.free.largest() >= enough ||
+      (collect() && node.free.largest() >= enough)) {
+    return;
+  }
+  node.reserves_ahead = ledger_.take(size, limit_locked());
+  if (node.reserves_ahead) {
+    place_order(node, size, device);
+  }
+}
+
+// The bytes have been taken from the ledger.
+void HostMemory::place_order(
+    Node& node,
+    size_t bytes,
+    c10::DeviceIndex device) {
+  // A process that ends waits for what is being made, before CUDA goes away.
+  static const int registered = std::atexit([] { HostMemory::get().stop(); });
+  (void)registered; // without it the exit may cut a CUDA call short
+  node.order = order_slab(bytes, device, node.index);
+  node.ordered = bytes;
+}
+
+// The slab's memory becomes free memory. False if there is none: the host's is
+// spent.
+bool HostMemory::receive_order(Node& node) {
+  const auto slab = std::exchange(node.order, {}).get();
+  node.reserves_ahead = slab && slab->page_locked;
+  if (!slab) {
+    ledger_.give_back(node.ordered);
+    return false;
+  }
+  char* begin = slab->memory.get();
+  slabs_[begin] = {slab, node.ordered, &node};
+  node.free.add_slab(begin, node.ordered);
+  return true;
+}
+
+// Gives back slabs that hold nothing and what is on order. The host waits, as
+// what is being made cannot be stopped.
+void HostMemory::give_up_unused() {
+  for (auto& [index, node] : nodes_) {
+    if (node.order.valid()) {
+      node.order.wait();
+      node.order = {};
+      ledger_.give_back(node.ordered);
     }
-    give_back(ptr, used_.at(ptr));
-    leaving_.pop_front();
-    any = true;
+  }
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    if (it->second.node->free.remove_slab(it->first)) {
+      ledger_.give_back(it->second.bytes);
+      it = slabs_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+// Returns what no copy reads any more to the free memory. False if there was
+// nothing.
+bool HostMemory::collect() {
+  bool any = false;
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    if (has_happened(it->ready)) {
+      give_back(it->begin);
+      it = leaving_.erase(it);
+      any = true;
+    } else {
+      ++it;
+    }
   }
   return any;
 }
 
-void HostMemory::give_back(char* ptr, size_t bytes) {
-  used_.erase(ptr);
-  insert_free(ptr, bytes);
+// False if there is nothing to wait for, or the wait failed: the error shows at
+// the copy's consumer, and the memory must then stay unused.
+bool HostMemory::wait_for_a_copy() {
+  if (leaving_.empty()) {
+    return false;
+  }
+  // The host waits because no memory is left that is not being copied from; the
+  // oldest copy is likely to be the first to end.
+  if (cudaEventSynchronize(leaving_.front().ready.get()) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return collect();
 }
 
-// Inserts a free range, merged with free neighbours of the same slab.
-void HostMemory::insert_free(char* ptr, size_t bytes) {
-  auto next = free_.lower_bound(ptr);
-  if (next != free_.end() && ptr + bytes == next->first &&
-      slabs_.find(next->first) == slabs_.end()) {
-    bytes += next->second;
-    free_by_size_.erase({next->second, next->first});
-    next = free_.erase(next);
+void HostMemory::give_back(char* begin) {
+  const auto range = used_.find(begin);
+  range->second.node->free.give_back(begin, range->second.bytes);
+  used_.erase(range);
+}
+
+// The process is ending: nothing is ordered any more, and what is being made
+// gets done while CUDA is still there.
+void HostMemory::stop() {
+  if (Settings::get().is_forked_child()) {
+    return; // the thread is the parent's
   }
-  if (next != free_.begin() && slabs_.find(ptr) == slabs_.end()) {
-    auto previous = std::prev(next);
-    if (previous->first + previous->second == ptr) {
-      free_by_size_.erase({previous->second, previous->first});
-      ptr = previous->first;
-      bytes += previous->second;
-      free_.erase(previous);
+  const Lock lock(mutex_);
+  is_stopped_ = true;
+  for (const auto& [index, node] : nodes_) {
+    if (node.order.valid()) {
+      node.order.wait();
     }
   }
-  free_[ptr] = bytes;
-  free_by_size_.emplace(bytes, ptr);
 }
 
 } // namespace at::cuda::lms

@@ -1,24 +1,43 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSEvent.h>
+#include <ATen/cuda/detail/LMSHostLedger.h>
+#include <ATen/cuda/detail/LMSHostRanges.h>
+#include <ATen/cuda/detail/LMSHostSlab.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <utility>
-#include <vector>
 
 namespace at::cuda::lms {
+
+// Note [Host memory reserved ahead]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Page-locking is slower than the copies into the memory, so slabs are made by
+// a thread in the background, and the next one is ordered when half of the last
+// one is used. Whoever needs memory that is still being made waits for it,
+// without the mutex.
+//
+// A slab counts as taken when it is ordered, and joins the free memory when a
+// request finds no room without it, not when it is ready. So which requests are
+// served and from where does not depend on how fast the thread is: the same
+// program always gets the same slabs in the same order.
+//
+// At most one slab per NUMA node is on order. It is given up for a request that
+// the limit would otherwise refuse, and so are slabs that hold nothing. After
+// the driver has refused to page-lock one, or the limit to allow one, none is
+// ordered ahead until a request gets a page-locked one again.
 
 // Host memory for paged-out storages, one pool for all devices.
 //
 // Memory comes in slabs, page-locked where the driver grants it and pageable
-// otherwise, and is sub-allocated exactly (rounded to kAlignment), so a model
-// paged out takes its own size and not the next power of two. What the slabs
-// take in total never exceeds the limit.
+// otherwise, near the device that asks for it, and is sub-allocated exactly
+// (rounded to kAlignment), so a model paged out takes its own size and not the
+// next power of two. What the slabs of all processes take together never
+// exceeds the limit, see Note [Processes that share the host's memory].
 //
 // Thread safe. The pool's mutex is the innermost lock of LMS.
 class HostMemory {
@@ -27,9 +46,12 @@ class HostMemory {
   static constexpr size_t kAlignment = 512;
 
   struct Stats {
-    size_t limit = 0; // bytes the slabs may take
-    size_t reserved = 0; // bytes the slabs take now
-    size_t page_locked = 0; // the part of `reserved` that is page-locked
+    size_t limit = 0; // bytes the slabs of all processes may take
+    size_t others = 0; // bytes that those of other processes take now
+    size_t reserved = 0; // bytes that those of this one take, or are to take
+    // The part of `reserved` that is page-locked. What is on order counts as
+    // such until the driver refuses.
+    size_t page_locked = 0;
     size_t used = 0; // bytes handed out now
     size_t peak_used = 0;
   };
@@ -38,13 +60,13 @@ class HostMemory {
 
   // Null when the limit or the host's memory is spent; with `may_wait` only
   // when waiting for copies out of freed memory does not help either.
-  void* allocate(size_t bytes, bool may_wait);
+  void* allocate(size_t bytes, c10::DeviceIndex device, bool may_wait);
 
   // Takes the memory back once `ready` has happened on the device: the copy
   // that reads it is then done. A null event means now.
   void free(void* ptr, Event ready);
 
-  // Bytes; 0 restores the default, 80 % of the memory available on the host.
+  // Bytes; 0 restores the default, 80 % of what the host's memory has for LMS.
   void set_limit(size_t bytes);
   Stats stats();
   void reset_peak();
@@ -52,28 +74,63 @@ class HostMemory {
   // Gives slabs that hold nothing back to the system.
   void trim();
 
- private:
-  struct Slab {
-    std::unique_ptr<char, void (*)(char*)> memory;
-    size_t size;
-    bool page_locked;
-  };
-  using FreeBySize = std::set<std::pair<size_t, char*>>;
+  // False if the limit holds for each process alone, for want of a file that
+  // they share.
+  bool is_shared();
 
-  void* take(size_t bytes);
-  bool grow(size_t bytes);
-  void give_back(char* ptr, size_t bytes);
-  bool collect(bool wait);
-  void insert_free(char* ptr, size_t bytes);
+ private:
+  // What is near one NUMA node.
+  struct Node {
+    int index = kAnyNode;
+    HostRanges free;
+    HostSlabOrder order; // of the next slab, if it is valid
+    size_t ordered = 0; // bytes of it
+    bool reserves_ahead = false;
+  };
+  struct Slab {
+    std::shared_ptr<HostSlab> memory;
+    size_t bytes;
+    Node* node;
+  };
+  struct Range {
+    size_t bytes;
+    Node* node;
+  };
+  struct Leaving {
+    char* begin;
+    Event ready;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  HostMemory();
+
+  Node& node_of(c10::DeviceIndex device);
+  char* take(Node& node, size_t bytes);
+  char* take_anywhere(size_t bytes);
+  bool grow(Node& node, size_t bytes, c10::DeviceIndex device, Lock& lock);
+  bool order(Node& node, size_t bytes, c10::DeviceIndex device);
+  void reserve_ahead(Node& node, size_t bytes, c10::DeviceIndex device);
+  void place_order(Node& node, size_t bytes, c10::DeviceIndex device);
+  bool receive_order(Node& node);
+  void give_up_unused();
+  bool collect();
+  bool wait_for_a_copy();
+  void give_back(char* begin);
   size_t limit_locked();
+  size_t next_slab(size_t bytes) const;
+  void stop();
 
   std::mutex mutex_;
+  std::map<c10::DeviceIndex, Node*> node_by_device_;
+  std::map<int, Node> nodes_; // by NUMA node
   std::map<char*, Slab> slabs_; // by address
-  std::map<char*, size_t> free_; // by address, neighbours merged
-  FreeBySize free_by_size_;
-  std::map<char*, size_t> used_; // by address
-  std::deque<std::pair<char*, Event>> leaving_; // freed, copy still running
-  Stats stats_;
+  std::map<char*, Range> used_; // by address
+  std::list<Leaving> leaving_; // freed, copy still running; oldest first
+  HostLedger ledger_;
+  size_t limit_ = 0; // bytes; 0: the default, which is not known yet
+  size_t bytes_used_ = 0;
+  size_t peak_used_ = 0;
+  bool is_stopped_ = false; // the process is ending
 };
 
 } // namespace at::cuda::lms

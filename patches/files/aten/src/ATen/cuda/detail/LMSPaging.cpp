@@ -133,7 +133,7 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
 // first when it runs short: they only save a copy later.
 void* Device::host_memory(size_t bytes) {
   auto& pool = HostMemory::get();
-  if (void* host = pool.allocate(bytes, /*may_wait=*/false)) {
+  if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
     return host;
   }
   size_t dropped = 0;
@@ -144,12 +144,12 @@ void* Device::host_memory(size_t bytes) {
     drop_host_copy(record);
     dropped += record->bytes;
     if (dropped >= bytes) {
-      if (void* host = pool.allocate(bytes, /*may_wait=*/false)) {
+      if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
         return host;
       }
     }
   }
-  return pool.allocate(bytes, /*may_wait=*/true);
+  return pool.allocate(bytes, index_, /*may_wait=*/true);
 }
 
 // Copies into it and out of it may still be running.

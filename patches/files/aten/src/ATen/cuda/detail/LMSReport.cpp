@@ -180,7 +180,8 @@ std::string Device::describe_memory() {
       << format_size(blocks - managed_blocks) << " not managed, "
       << format_size(static_cast<size_t>(stats_.paged_out_bytes.current))
       << " on the host (" << format_size(host.used) << " of "
-      << format_size(host.limit) << " used).";
+      << format_size(host.limit) << " used, " << format_size(host.others)
+      << " by other processes).";
   if (!last_failure_.empty() && reclaimable > 0) {
     out << " The last page-out failed: " << last_failure_ << ".";
   }

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// Note [Processes that share the host's memory]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// The processes of one user on one host write what they take into one file.
+// It is an array of 8-byte numbers. The first one's lock (of fcntl) is the
+// mutex of the file; each process holds the lock of one other number for as
+// long as it lives, and keeps there how many bytes it has taken. A number whose
+// lock nobody holds counts for nothing and is free to be used again.
+//
+// These locks belong to the process: the kernel drops them when it ends,
+// however it ends, and a child made by fork does not have them. So nothing is
+// ever taken for ever, and no process number is compared. The file lives in
+// memory that processes share; containers that do not share it, and other
+// users, count apart. Where there is no such file the process counts alone.
+
+// Bytes of host memory that this process and others of its user have taken.
+// Not thread safe. This file includes no PyTorch.
+class HostLedger {
+ public:
+  // Uses the first of the files that it can open or make; with none of them the
+  // process counts alone.
+  explicit HostLedger(const std::vector<std::string>& files);
+  ~HostLedger();
+  HostLedger(const HostLedger&) = delete;
+  HostLedger& operator=(const HostLedger&) = delete;
+
+  // What PYTORCH_LMS_HOST_LEDGER says: a file, or "none". By default one in
+  // shared memory, or else in /tmp.
+  static std::vector<std::string> default_files();
+
+  bool is_shared() const {
+    return is_shared_;
+  }
+  // Takes so many bytes more, unless all processes together would then have
+  // more than `limit`. Waits for other processes that are just doing the same.
+  bool take(size_t bytes, size_t limit);
+  void give_back(size_t bytes);
+  // Whether `take` would do so now.
+  bool has_room(size_t bytes, size_t limit) const;
+  // Bytes that this process has taken.
+  size_t taken() const {
+    return taken_;
+  }
+  // Bytes that the other processes have taken.
+  size_t others() const;
+
+ private:
+  void write_down();
+  bool find_slot();
+
+  int file_ = -1; // a descriptor; -1 if there is no file
+  // After an error the process counts alone, and the others go on to count what
+  // it last wrote.
+  bool is_shared_ = false;
+  size_t slot_ = 0; // where this process writes; 0: nowhere yet
+  size_t taken_ = 0;
+};
+
+} // namespace at::cuda::lms

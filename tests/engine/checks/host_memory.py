@@ -1,0 +1,185 @@
+"""Host memory: slabs reserved ahead, the limit, and other processes.
+
+The check of other processes starts this program again: `host_memory.py hold BYTES` pages so much
+out, says so and stays until it is killed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import simcuda
+import torch
+from harness import assert_same, lms, main, numbers, page_out, paged_out
+
+MIB = 1 << 20
+SLAB = 8 * MIB  # the smallest
+
+
+def host_bytes(name: str) -> int:
+    return lms.stats()[f"lms.host_bytes.{name}"]
+
+
+def slabs_made() -> int:
+    return simcuda.calls().get("cudaHostAlloc", 0)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def mib(count: int) -> torch.Tensor:
+    """Data for a tensor of so many MiB."""
+    return numbers(count * MIB // 4)
+
+
+def start_afresh(limit: int = 0) -> None:
+    """Gives all host memory back."""
+    torch.cuda.set_enabled_lms(False)
+    lms.set_host_limit(limit)
+    torch.cuda.set_enabled_lms(True)
+    assert host_bytes("reserved") == 0
+
+
+def check_no_memory_is_taken_before_the_first_page_out() -> None:
+    before = slabs_made()
+    torch.cuda.set_enabled_lms(True)
+    (mib(4).cuda() + 1).sum()
+    assert host_bytes("reserved") == 0 and slabs_made() == before
+
+
+def check_the_next_slab_is_made_before_it_is_needed() -> None:
+    start_afresh()
+    before = slabs_made()
+    tensors = [paged_out(mib(2))]
+    assert host_bytes("reserved") == SLAB
+    tensors += [paged_out(mib(2)) for _ in range(2)]  # more than half of the slab
+    assert eventually(lambda: slabs_made() == before + 2), "nothing was reserved ahead"
+    assert host_bytes("current") == 6 * MIB
+    assert host_bytes("reserved") == host_bytes("page_locked") == 2 * SLAB
+    tensors += [paged_out(mib(2)) for _ in range(3)]  # 12 MiB: in what was ready
+    assert slabs_made() == before + 2
+    for tensor in tensors:
+        assert_same(tensor, mib(2))
+
+
+def check_what_is_reserved_ahead_is_one_slab_of_a_quarter_at_most() -> None:
+    start_afresh()
+    tensors = []
+    for _ in range(40):
+        tensors.append(paged_out(mib(2)))
+        used, reserved = host_bytes("current"), host_bytes("reserved")
+        assert reserved - used <= 2 * max(SLAB, reserved // 4), (used, reserved)
+    torch.cuda.set_enabled_lms(False)
+    assert host_bytes("reserved") == 0  # the one that was not used yet too
+
+
+def check_the_limit_holds_for_what_is_reserved_ahead() -> None:
+    start_afresh(13 * MIB)
+    tensors = [paged_out(mib(2)) for _ in range(4)]
+    assert host_bytes("reserved") == SLAB
+    tensors += [paged_out(mib(2)) for _ in range(2)]  # slabs of just what is needed
+    assert SLAB < host_bytes("reserved") <= 13 * MIB
+    too_much = mib(2).cuda()
+    torch.cuda.reclaim_inactive()
+    assert lms.is_resident(too_much)
+    start_afresh()
+
+
+def check_what_is_reserved_ahead_makes_room_for_what_is_needed() -> None:
+    start_afresh(24 * MIB)
+    small = paged_out(mib(6))
+    assert host_bytes("reserved") == 2 * SLAB
+    large = paged_out(mib(16))
+    assert host_bytes("reserved") == 24 * MIB
+    assert_same(small, mib(6))
+    assert_same(large, mib(16))
+    start_afresh()
+
+
+def check_slabs_that_hold_nothing_make_room_for_what_is_needed() -> None:
+    start_afresh(24 * MIB)
+    tensors = [paged_out(mib(6)) for _ in range(2)]
+    assert host_bytes("reserved") == 3 * SLAB
+    del tensors
+    large = paged_out(mib(24))
+    assert host_bytes("reserved") == 24 * MIB
+    assert_same(large, mib(24))
+    start_afresh()
+
+
+def check_a_lower_limit_gives_up_what_is_reserved_ahead() -> None:
+    start_afresh()
+    tensor = paged_out(mib(6))
+    assert host_bytes("reserved") == 2 * SLAB
+    lms.set_host_limit(2 * SLAB)
+    assert host_bytes("reserved") == 2 * SLAB
+    lms.set_host_limit(2 * SLAB - 1)
+    assert host_bytes("reserved") == SLAB
+    assert_same(tensor, mib(6))
+    start_afresh()
+
+
+def check_a_driver_that_refuses_is_not_asked_ahead_again() -> None:
+    start_afresh()
+    simcuda.set_faults("cudaHostAlloc:2-")
+    before = slabs_made()
+    tensors = [paged_out(mib(6))]
+    assert eventually(lambda: host_bytes("page_locked") == SLAB), "nobody knows that it refused"
+    assert host_bytes("reserved") == 2 * SLAB
+    tensors += [paged_out(mib(6))]
+    assert slabs_made() == before + 2
+    tensors += [paged_out(mib(6))]
+    assert slabs_made() == before + 3  # on demand
+    assert host_bytes("page_locked") == SLAB
+    simcuda.set_faults("")
+    tensors += [paged_out(mib(6))]  # on demand, and one more ahead
+    assert eventually(lambda: slabs_made() == before + 5), "it stays without memory ahead"
+    for tensor in tensors:
+        assert_same(tensor, mib(6))
+    start_afresh()
+
+
+def check_processes_stay_within_the_limit_together() -> None:
+    start_afresh(48 * MIB)
+    command = [sys.executable, __file__, "hold", str(20 * MIB), str(48 * MIB)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        assert theirs >= 20 * MIB
+        assert host_bytes("others") == theirs and host_bytes("reserved") == 0
+        tensors = [mib(4).cuda() for _ in range(10)]
+        torch.cuda.reclaim_inactive()
+        resident = sum(map(lms.is_resident, tensors))
+        assert 0 < resident < 10, "40 MiB fit beside the other's 20, or nothing did"
+        assert 48 * MIB - 4 * MIB < host_bytes("reserved") + theirs <= 48 * MIB
+        other.kill()
+    assert other.returncode == -9
+    assert host_bytes("others") == 0
+    page_out(*tensors)
+    for tensor in tensors:
+        assert_same(tensor, mib(4))
+    start_afresh()
+
+
+def hold(size: int, limit: int) -> None:
+    torch.cuda.set_enabled_lms(True)
+    lms.set_host_limit(limit)
+    tensor = paged_out(torch.zeros(size, dtype=torch.uint8))
+    print(host_bytes("reserved"), flush=True)
+    time.sleep(600)
+    del tensor
+
+
+if __name__ == "__main__":
+    torch.cuda.init()
+    if sys.argv[1:2] == ["hold"]:
+        hold(*map(int, sys.argv[2:]))
+    else:
+        main(globals())

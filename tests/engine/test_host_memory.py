@@ -1,0 +1,78 @@
+"""Host memory for what is paged out; see checks/host_memory.py and unit/host_memory.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checked
+import pytest
+import units
+from support.device import Device
+
+PARTS = ["HostLedger", "HostRanges", "Numa"]
+
+
+def test_unit(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    units.expect_passed("host_memory", PARTS, tmp_path, subtests, str(folder))
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_host_memory(
+    device: Device, tmp_path: Path, subtests: pytest.Subtests, kernels: str
+) -> None:
+    if not device.simulated:
+        pytest.skip("only the simulated device counts and fails calls")
+    env = {"PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
+    results = checked.run(device, "host_memory", capacity="256M", kernels=kernels, env=env)
+    checked.expect_passed(results, subtests)
+
+
+ENABLE = """
+import torch
+for _ in range(2):
+    torch.cuda.set_enabled_lms(True)
+    x = torch.arange(1000.).cuda()
+    torch.cuda.reclaim_inactive()
+    assert not torch.cuda.lms.is_resident(x) and x.sum().item() == 499500
+    torch.cuda.set_enabled_lms(False)
+"""
+
+
+@pytest.mark.parametrize(("ledger", "warnings"), [("none", 0), ("/no/such/folder/ledger", 1)])
+def test_a_process_may_count_alone(device: Device, ledger: str, warnings: int) -> None:
+    done = device.run("-c", ENABLE, capacity="64M", env={"PYTORCH_LMS_HOST_LEDGER": ledger})
+    assert done.status == 0, done.stderr
+    assert done.stderr.count("holds for each process alone") == warnings, done.stderr
+
+
+# What is freed first is still being copied when what is freed next no longer is.
+SLOW_COPY = """
+import simcuda, torch
+MIB = 1 << 20
+lms = torch.cuda.lms
+lms.set_host_limit(1088 * MIB)
+torch.cuda.set_enabled_lms(True)
+small, large, other = (torch.zeros(n * MIB // 4, device="cuda") for n in (64, 1024, 64))
+with lms.pin(large, other):
+    torch.cuda.reclaim_inactive()
+torch.cuda.synchronize()
+with lms.pin(other):
+    torch.cuda.reclaim_inactive()
+assert [lms.is_resident(t) for t in (small, large, other)] == [False, False, True]
+del large, small
+begin, busy = simcuda.virtual_time(), simcuda.busy().device_to_host
+torch.cuda.reclaim_inactive()
+assert not lms.is_resident(other)
+assert lms.stats()["lms.host_bytes.reserved"] == 1088 * MIB
+print(simcuda.virtual_time() - begin)
+"""
+
+
+def test_memory_is_used_again_in_the_order_in_which_copies_end(device: Device) -> None:
+    if not device.simulated:
+        pytest.skip("in virtual time")
+    settings = {"kernels": "timed", "card": "A100-SXM-40GB"}
+    waited = device.json("-c", SLOW_COPY, **settings)
+    assert waited < 1e6  # ns; the copy of 1 GiB takes 40 times as long

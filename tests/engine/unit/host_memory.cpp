@@ -1,0 +1,333 @@
+// Unit tests of what host memory is made of: free ranges, the ledger that
+// processes share, and what the system says of NUMA nodes.
+//
+// Usage: host_memory FOLDER, an empty one.
+
+#include <ATen/cuda/detail/LMSHostLedger.h>
+#include <ATen/cuda/detail/LMSHostRanges.h>
+#include <ATen/cuda/detail/LMSNuma.h>
+
+#include "harness.h"
+
+#include <linux/mempolicy.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+std::string folder;
+
+// A file for a ledger, which no other test uses.
+std::string fresh_file() {
+  static int count = 0;
+  return folder + "/ledger" + std::to_string(++count);
+}
+
+void write(const std::string& file, const std::string& text) {
+  std::filesystem::create_directories(
+      std::filesystem::path(file).parent_path());
+  std::ofstream(file) << text << '\n';
+}
+
+// A process that has run `work` and then stays until it is killed.
+class Process {
+ public:
+  explicit Process(const std::function<bool()>& work) {
+    int done[2];
+    failed_ = pipe(done) != 0;
+    pid_ = fork();
+    if (pid_ == 0) {
+      const char ok = work() ? 1 : 0;
+      (void)!::write(done[1], &ok, 1);
+      while (true) {
+        pause();
+      }
+    }
+    char ok = 0;
+    failed_ = failed_ || read(done[0], &ok, 1) != 1 || ok != 1;
+    close(done[0]);
+    close(done[1]);
+  }
+  ~Process() {
+    end();
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  bool worked() const {
+    return !failed_;
+  }
+  void end() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  bool failed_ = false;
+};
+
+// --- free ranges ---
+
+TEST(the_best_fit_is_taken) {
+  std::vector<char> memory(1000);
+  HostRanges ranges;
+  ranges.add_slab(memory.data(), 1000);
+  char* hundred = ranges.take(100);
+  char* wall = ranges.take(10);
+  EXPECT(hundred == memory.data() && wall == hundred + 100);
+  ranges.give_back(hundred, 100);
+  EXPECT(ranges.take(90) == hundred);
+  EXPECT(ranges.take(900) == nullptr);
+  EXPECT(ranges.take(890) == memory.data() + 110);
+  EXPECT(ranges.take(11) == nullptr);
+  EXPECT(ranges.take(10) == hundred + 90);
+  EXPECT(ranges.largest() == 0);
+}
+
+TEST(neighbours_of_a_slab_join_and_slabs_do_not) {
+  std::vector<char> memory(300);
+  char* begin = memory.data();
+  HostRanges ranges;
+  ranges.add_slab(begin, 100);
+  ranges.add_slab(begin + 100, 200); // right behind the first one
+  EXPECT(ranges.take(250) == nullptr);
+  EXPECT(ranges.take(100) == begin);
+  std::vector<char*> parts;
+  for (int i = 0; i < 4; ++i) {
+    parts.push_back(ranges.take(50));
+  }
+  EXPECT(ranges.largest() == 0);
+  for (int i : {2, 0, 3, 1}) {
+    ranges.give_back(parts[i], 50);
+  }
+  ranges.give_back(begin, 100);
+  EXPECT(ranges.largest() == 200);
+  EXPECT(ranges.take(201) == nullptr && ranges.take(200) == begin + 100);
+}
+
+TEST(a_slab_is_removed_only_when_all_of_it_is_free) {
+  std::vector<char> memory(200);
+  HostRanges ranges;
+  ranges.add_slab(memory.data(), 200);
+  char* part = ranges.take(50);
+  EXPECT(!ranges.remove_slab(memory.data()));
+  EXPECT(!ranges.remove_slab(memory.data() + 50));
+  char* rest = ranges.take(150);
+  ranges.give_back(part, 50);
+  EXPECT(!ranges.remove_slab(memory.data()));
+  ranges.give_back(rest, 150);
+  EXPECT(ranges.remove_slab(memory.data()));
+  EXPECT(ranges.largest() == 0 && ranges.take(1) == nullptr);
+}
+
+// --- the ledger ---
+
+TEST(alone_the_limit_is_the_process_own) {
+  HostLedger ledger({});
+  EXPECT(!ledger.is_shared());
+  EXPECT(ledger.take(60, 100) && !ledger.take(41, 100) && ledger.take(40, 100));
+  ledger.give_back(50);
+  EXPECT(ledger.taken() == 50 && ledger.others() == 0);
+  EXPECT(!ledger.take(51, 100) && ledger.take(50, 100));
+  EXPECT(!ledger.take(static_cast<size_t>(-1), 200));
+}
+
+TEST(processes_share_the_limit) {
+  const std::string file = fresh_file();
+  HostLedger ledger({file});
+  EXPECT(ledger.is_shared());
+  EXPECT(ledger.take(30, 100));
+  const Process other([&] {
+    static HostLedger own({file}); // as long as the process lives
+    return own.others() == 30 && !own.take(71, 100) && own.take(50, 100);
+  });
+  EXPECT(other.worked());
+  EXPECT(ledger.others() == 50 && ledger.taken() == 30);
+  EXPECT(!ledger.take(21, 100) && ledger.take(20, 100));
+  // Each process goes by its own limit.
+  EXPECT(ledger.take(1, 101) && !ledger.take(1, 101));
+}
+
+TEST(what_a_killed_process_had_is_free_again) {
+  const std::string file = fresh_file();
+  HostLedger ledger({file});
+  EXPECT(ledger.take(10, 100));
+  Process other([&] {
+    static HostLedger own({file}); // as long as the process lives
+    return own.take(90, 100);
+  });
+  EXPECT(other.worked());
+  EXPECT(ledger.others() == 90 && !ledger.take(1, 100));
+  other.end(); // SIGKILL
+  EXPECT(ledger.others() == 0 && ledger.take(90, 100));
+  // The next process takes the place in the file.
+  const auto size = std::filesystem::file_size(file);
+  const Process third([&] {
+    static HostLedger own({file}); // as long as the process lives
+    return own.others() == 100 && own.take(5, 105);
+  });
+  EXPECT(third.worked());
+  EXPECT(ledger.others() == 5 && std::filesystem::file_size(file) == size);
+}
+
+TEST(a_child_has_taken_nothing_and_keeps_nothing) {
+  const std::string file = fresh_file();
+  Process parent([&] {
+    static HostLedger own({file});
+    const bool took = own.take(70, 100);
+    if (fork() == 0) { // lives on for a while, with the ledger open
+      close(STDOUT_FILENO);
+      close(STDERR_FILENO);
+      alarm(5);
+      pause();
+    }
+    return took;
+  });
+  EXPECT(parent.worked());
+  HostLedger ledger({file});
+  EXPECT(ledger.others() == 70);
+  parent.end();
+  EXPECT(ledger.others() == 0 && ledger.take(100, 100));
+}
+
+TEST(processes_that_take_at_once_stay_within_the_limit) {
+  const std::string file = fresh_file();
+  constexpr size_t kLimit = 500;
+  const auto struggle = [&] {
+    static HostLedger own({file});
+    bool ok = true;
+    for (int i = 0; i < 20000; ++i) {
+      const size_t bytes = 100 + i % 7 * 50;
+      if (own.take(bytes, kLimit)) {
+        ok = ok && own.taken() + own.others() <= kLimit;
+        own.give_back(bytes);
+      }
+    }
+    return ok;
+  };
+  bool first = false, second = false;
+  {
+    // Constructed side by side: each waits for its process.
+    std::thread one([&] { first = Process(struggle).worked(); });
+    std::thread two([&] { second = Process(struggle).worked(); });
+    one.join();
+    two.join();
+  }
+  EXPECT(first && second);
+}
+
+TEST(the_first_file_that_can_be_had_is_used) {
+  const std::string file = fresh_file();
+  HostLedger ledger({folder + "/no/such/folder", folder, file});
+  EXPECT(ledger.is_shared() && ledger.take(1, 1));
+  EXPECT(std::filesystem::is_regular_file(file));
+  EXPECT(
+      (std::filesystem::status(file).permissions() &
+       std::filesystem::perms::all) ==
+      (std::filesystem::perms::owner_read |
+       std::filesystem::perms::owner_write));
+  EXPECT(!HostLedger({folder + "/no/such/folder"}).is_shared());
+  const std::string link = fresh_file(); // could lead to a file of the user's
+  std::filesystem::create_symlink(file, link);
+  EXPECT(!HostLedger({link}).is_shared());
+}
+
+TEST(a_file_that_cannot_be_written_is_no_longer_used) {
+  const std::string file = fresh_file();
+  const Process other([&] {
+    static HostLedger own({file});
+    const bool took = own.take(10, 100) && own.is_shared();
+    signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit nothing {};
+    setrlimit(RLIMIT_FSIZE, &nothing);
+    return took && own.take(20, 100) && !own.is_shared() && own.taken() == 30 &&
+        !own.take(71, 100) && own.take(70, 100);
+  });
+  EXPECT(other.worked());
+  EXPECT(HostLedger({file}).others() == 10); // what it could still write
+}
+
+TEST(the_environment_chooses_the_file) {
+  unsetenv("PYTORCH_LMS_HOST_LEDGER");
+  EXPECT(HostLedger::default_files().size() == 2);
+  setenv("PYTORCH_LMS_HOST_LEDGER", "/some/file", 1);
+  EXPECT(HostLedger::default_files() == std::vector<std::string>{"/some/file"});
+  setenv("PYTORCH_LMS_HOST_LEDGER", "none", 1);
+  EXPECT(HostLedger::default_files().empty());
+}
+
+// --- NUMA nodes ---
+
+TEST(the_system_says_which_node_is_near) {
+  const std::string sysfs = folder + "/sys";
+  const std::string device = sysfs + "/bus/pci/devices/0000:3b:00.0/numa_node";
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == kAnyNode); // no such tree
+  write(sysfs + "/devices/system/node/online", "0-1");
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == kAnyNode); // no such device
+  write(device, "1");
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == 1);
+  write(device, "-1"); // it does not know
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == kAnyNode);
+  write(device, "1");
+  write(sysfs + "/devices/system/node/online", "0,2");
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == 1);
+  write(sysfs + "/devices/system/node/online", "0"); // one node: nothing to do
+  EXPECT(nearest_node("0000:3B:00.0", sysfs) == kAnyNode);
+}
+
+int policy_of_this_thread(unsigned long& nodes) {
+  int mode = -1;
+  unsigned long mask[16] = {};
+  if (syscall(SYS_get_mempolicy, &mode, mask, 1024UL, nullptr, 0UL) != 0) {
+    return -1;
+  }
+  nodes = mask[0];
+  return mode;
+}
+
+TEST(a_thread_prefers_a_node_and_others_do_not) {
+  unsigned long nodes = 0;
+  const int before = policy_of_this_thread(nodes);
+  if (before < 0) {
+    return; // the sandbox does not let anybody ask
+  }
+  std::thread([] {
+    unsigned long own = 0;
+    prefer_node(kAnyNode);
+    prefer_node(1 << 20);
+    EXPECT(policy_of_this_thread(own) == MPOL_DEFAULT);
+    prefer_node(0);
+    const int mode = policy_of_this_thread(own);
+    // Where it is forbidden nothing changes.
+    EXPECT((mode == MPOL_PREFERRED && own == 1) || mode == MPOL_DEFAULT);
+  }).join();
+  EXPECT(policy_of_this_thread(nodes) == before);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::fprintf(stderr, "usage: host_memory FOLDER\n");
+    return 2;
+  }
+  folder = arguments[1];
+  return run_tests();
+}
