@@ -12,10 +12,13 @@ ENGINE = TESTS.parent / "patches" / "files" / "aten" / "src"
 DETAIL = ENGINE / "ATen" / "cuda" / "detail"
 UNIT = Path(__file__).parent / "unit"
 # Everything that a policy is made of; it includes nothing of PyTorch.
-SOURCES = ["Layout", "Space", "Policy", "History", "Plan", "PlannedPolicy"]
+SOURCES = [
+    *("Layout", "Runs", "Space", "Clearing"),
+    *("Policy", "History", "Plan", "PlannedPolicy"),
+]
 
 
-@pytest.mark.parametrize("program", ["layout_policy", "planned_policy"])
+@pytest.mark.parametrize("program", ["layout_policy", "planned_policy", "space"])
 def test_unit(program: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     binary = tmp_path / program
     sources = [UNIT / f"{program}.cpp", *(DETAIL / f"LMS{name}.cpp" for name in SOURCES)]

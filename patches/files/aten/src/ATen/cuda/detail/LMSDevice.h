@@ -108,7 +108,7 @@ class Device {
   size_t reclaim(const Request& wanted, Scope scope) noexcept;
   // Joins free ranges so that the request can be served, if other storages can
   // be moved aside for that. See Note [Moving storages aside].
-  void make_gap(const Request& request) noexcept;
+  void make_gap(const Request& wanted) noexcept;
   // True if serving the request takes memory beyond the limit.
   bool must_reclaim(size_t bytes);
   // Memory that was allocated goes back unused: whoever gets it next has to
@@ -210,7 +210,7 @@ class Device {
       c10::DataPtr memory,
       Handover::Events pending); // without the mutex
   void settle_in_place(const Pins& moving) noexcept;
-  size_t note_progress();
+  void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
   void take_one_segment(cudaStream_t stream);
@@ -245,6 +245,9 @@ class Device {
   std::vector<ManagedStorage*> records_;
   uint64_t last_id_ = 0; // of a record's page
   std::list<Leaving> leaving_; // oldest first
+  uint64_t sent_bytes_ = 0; // to the host, ever
+  uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
+  uintptr_t clearing_hand_ = 0; // see Note [Bounded search]
   Handover handover_;
   size_t crossing_ = 0; // records that may cross streams
   Layout layout_;

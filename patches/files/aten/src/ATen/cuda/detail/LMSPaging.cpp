@@ -206,6 +206,8 @@ bool Device::page_out(ManagedStorage* record) {
   leaving.evictable = true;
   leaving.clean = true;
   leaving.bytes = leaving.block ? leaving.block->size : 0;
+  sent_bytes_ += is_clean ? 0 : record->bytes;
+  leaving.leaves_at = sent_bytes_;
   occupy(leaving.block, &leaving);
   record->users.clear();
   record->arrival = nullptr;
@@ -280,11 +282,11 @@ bool Device::page_in_ahead(ManagedStorage* record) {
 }
 
 bool Device::make_room_ahead(ManagedStorage* record, Freed& freed) {
-  const Request request{
+  Request request{
       round_up(record->bytes, kMinBlockSize),
-      reinterpret_cast<uintptr_t>(record->home),
-      note_progress(),
-      record};
+      reinterpret_cast<uintptr_t>(record->home)};
+  request.ahead = record;
+  note_progress(request);
   if (!is_crowded(request)) {
     return true;
   }

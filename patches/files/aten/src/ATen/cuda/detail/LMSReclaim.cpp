@@ -60,20 +60,23 @@ bool Device::evict(Page* page, Freed& freed) {
   return true;
 }
 
-// Finds out which memory is left by now. Returns the bytes of the rest.
-size_t Device::note_progress() {
-  size_t backlog = 0;
+// Finds out which memory is left by now, and tells the request.
+void Device::note_progress(Request& request) {
   for (Leaving& leaving : leaving_) {
     // They end in order: the first that has not ended is the last to ask.
-    if (backlog == 0 &&
-        std::all_of(
+    if (leaving.leaves_at > 0 &&
+        !std::all_of(
             leaving.events.begin(), leaving.events.end(), has_happened)) {
-      leaving.bytes = 0;
+      break;
     }
-    backlog += leaving.bytes;
-    leaving.bytes_until_left = leaving.bytes == 0 ? 0 : backlog;
+    left_bytes_ = std::max(left_bytes_, leaving.leaves_at);
+    leaving.leaves_at = 0;
   }
-  return backlog;
+  if (leaving_.empty()) {
+    left_bytes_ = sent_bytes_;
+  }
+  request.sent = sent_bytes_;
+  request.left = left_bytes_;
 }
 
 std::vector<Page*> Device::all_evictable() {
@@ -102,7 +105,7 @@ size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
   try {
     Lock lock(*this);
     Request request = wanted;
-    request.backlog = note_progress();
+    note_progress(request);
     const auto victims = scope == Scope::kWindow
         ? policy_->choose_window(layout_, request)
         : scope == Scope::kSegments

@@ -24,10 +24,13 @@ namespace at::cuda::lms {
 
 // Makes one gap for the request out of several, if that can be done without
 // paging anything out. Without the mutex.
-void Device::make_gap(const Request& request) noexcept {
-  if (is_capturing() || Settings::get().original() || Settings::get().chaos()) {
+void Device::make_gap(const Request& wanted) noexcept {
+  // While nothing has had to leave, there is nothing to be gained.
+  if (!is_short_.load(std::memory_order_relaxed) || is_capturing() ||
+      Settings::get().original() || Settings::get().chaos()) {
     return;
   }
+  Request request = wanted;
   Pins moving;
   Clearing clearing;
   try {
@@ -37,6 +40,7 @@ void Device::make_gap(const Request& request) noexcept {
       if (!is_crowded(request)) {
         return;
       }
+      note_progress(request);
       release_left_memory(freed);
     }
     {
@@ -45,7 +49,7 @@ void Device::make_gap(const Request& request) noexcept {
       if (!is_crowded(request)) {
         return;
       }
-      clearing = cheapest_clearing(layout_, request);
+      clearing = cheapest_clearing(layout_, request, &clearing_hand_);
       for (Page* page : clearing.pages) {
         if (page->id == 0) {
           evict(page, freed);
@@ -70,10 +74,9 @@ bool Device::is_crowded(const Request& request) const {
       layout_.reserved() - layout_.empty() + growth_for(request.bytes) > limit_;
 }
 
-// Frees the memory that no copy reads from any more.
+// Frees the memory that no copy read from when progress was last noted.
 void Device::release_left_memory(Freed& freed) {
-  note_progress();
-  while (!leaving_.empty() && leaving_.front().bytes == 0) {
+  while (!leaving_.empty() && leaving_.front().leaves_at == 0) {
     hand_over(leaving_.front(), freed);
     leaving_.pop_front();
   }
