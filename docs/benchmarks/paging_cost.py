@@ -1,22 +1,27 @@
 """What LMS adds to the host's work per operator while it pages, by number of storages.
 
-Usage: ./scripts/lms run docs/benchmarks/paging_cost.py [--storages N ...] [--size BYTES]
+Usage: ./scripts/lms run --device sim docs/benchmarks/paging_cost.py [--storages N ...] [--size B]
 
-Operators go over N storages of equal size, one each, in rounds. Every case is a process of its own, on
-the simulated device in timed mode: no data is computed, and the time that the simulation itself takes
-is left out. Cases:
+Operators go over N storages of equal size, one each, in rounds. Every case is a process of its own,
+on the simulated device in timed mode: no data is computed, and the time that the simulation itself
+takes is left out. Cases:
   off      without LMS
   fits     with LMS, and everything fits
   planned  60 % fits, the rounds are alike: LMS has learnt them, and copies ahead
   demand   60 % fits, each round has another order: LMS pages when an operator needs it
+Prints, per operator: the mean, how much more that is than without LMS, the median and the 99th
+percentile of 100 operators each, and how many storages were paged in (as many are paged out). Times
+during which another program took the processor are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import simcuda
+import torch
 
 CASES = ("off", "fits", "planned", "demand")
 SHARE_THAT_FITS = 0.6
@@ -39,15 +45,15 @@ GIB = 1 << 30
 class Cost:
     """Host time of one case, the simulation's own left out."""
 
-    median: float  # microseconds per operator, of the chunks
-    worst: float  # the same, of the chunk at the 99th percentile
+    mean: float  # microseconds per operator
+    median: float  # of the chunks
+    worst: float  # of the chunk at the 99th percentile
     moved: float  # storages paged in per operator
 
 
 def measure(case: str, storages: int, size: int) -> Cost:
     """Run the case in this process."""
-    import torch
-
+    gc.disable()  # Python's own pauses are not the engine's
     tensors = [torch.zeros(size, dtype=torch.uint8, device="cuda") for _ in range(storages)]
     rounds = order(case, storages)
     for _ in range(LEARNING):
@@ -55,19 +61,33 @@ def measure(case: str, storages: int, size: int) -> Cost:
             tensors[number].bitwise_not_()
     simcuda.meter_own_time(True)
     before = paged_in()
+    operators = 0
     chunks: list[float] = []
     for _ in range(-(-LEAST_OPERATORS // storages)):
         numbers = next(rounds)
         for first in range(0, storages, CHUNK):
             chunk = [tensors[number] for number in numbers[first : first + CHUNK]]
-            own = simcuda.own_time()
-            start = time.perf_counter_ns()
-            for tensor in chunk:
-                tensor.bitwise_not_()
-            took = time.perf_counter_ns() - start - (simcuda.own_time() - own)
-            chunks.append(took / 1e3 / len(chunk))
-    moved = (paged_in() - before) / size / (len(chunks) * CHUNK)
-    return Cost(statistics.median(chunks), statistics.quantiles(chunks, n=100)[-1], moved)
+            operators += len(chunk)
+            if (took := time_of(chunk)) is not None:
+                chunks.append(took / 1e3 / len(chunk))
+    moved = (paged_in() - before) / size / operators
+    mean, median = statistics.mean(chunks), statistics.median(chunks)
+    return Cost(mean, median, statistics.quantiles(chunks, n=100)[-1], moved)
+
+
+def time_of(chunk: list[torch.Tensor]) -> int | None:
+    """Nanoseconds for one operator on each, the simulation's left out; None if interrupted."""
+    own, interrupted = simcuda.own_time(), interruptions()
+    start = time.perf_counter_ns()
+    for tensor in chunk:
+        tensor.bitwise_not_()
+    took = time.perf_counter_ns() - start - (simcuda.own_time() - own)
+    return took if interruptions() == interrupted else None
+
+
+def interruptions() -> int:
+    """How often another program has taken the processor from this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def order(case: str, storages: int) -> Iterator[list[int]]:
@@ -82,8 +102,6 @@ def order(case: str, storages: int) -> Iterator[list[int]]:
 
 def paged_in() -> int:
     """Bytes so far."""
-    import torch
-
     return int(torch.cuda.memory_stats().get("lms.page_in.bytes", 0))
 
 
@@ -101,9 +119,7 @@ def run(case: str, storages: int, size: int) -> Cost:
     variables["PYTORCH_LMS_HOST_LIMIT"] = str(storages * size + GIB)
     command = [sys.executable, __file__, "--case", case]
     command += ["--storages", str(storages), "--size", str(size)]
-    done = subprocess.run(
-        command, env=variables, stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     return Cost(**json.loads(done.stdout))
 
 
@@ -118,15 +134,16 @@ def main() -> None:
         cost = measure(arguments.case, arguments.storages[0], arguments.size)
         print(json.dumps(asdict(cost)))
         return
-    print(f"{'storages':>8} {'case':<8} {'us':>7} {'more':>7} {'99 %':>7} {'paged in':>8}", flush=True)
+    titles = ("us", "more", "median", "99 %")
+    print(f"{'storages':>8} {'case':<8}", *(f"{title:>7}" for title in titles), "paged in")
     for storages in arguments.storages:
         off = None
         for case in CASES:
             cost = run(case, storages, arguments.size)
             off = off or cost
             print(
-                f"{storages:>8} {case:<8} {cost.median:>7.2f} {cost.median - off.median:>7.2f} "
-                f"{cost.worst:>7.2f} {cost.moved:>8.2f}",
+                f"{storages:>8} {case:<8} {cost.mean:>7.2f} {cost.mean - off.mean:>7.2f} "
+                f"{cost.median:>7.2f} {cost.worst:>7.2f} {cost.moved:>8.2f}",
                 flush=True,
             )
 
