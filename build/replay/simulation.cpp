@@ -249,6 +249,7 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
       ? sent_
       : leaving_.front().leaves_at - leaving_.front().bytes;
   while (true) {
+    request.leaving = first_leaving(request.bytes);
     if (auto place = memory_.allocate(page.bytes, totals_.time)) {
       return place;
     }
@@ -334,6 +335,16 @@ void Simulation::evict_all() {
   for (Paged* page : all) {
     hand_over(*page);
   }
+}
+
+// The page that has left before all other, if its memory has that size.
+Page* Simulation::first_leaving(size_t bytes) {
+  for (Paged& page : leaving_) {
+    if (page.resident) {
+      return memory_.size_at(page.address) == bytes ? &page : nullptr;
+    }
+  }
+  return nullptr;
 }
 
 // Gives back the memory of pages whose copies have ended.

@@ -111,6 +111,7 @@ class Simulation {
   void hand_over(Paged& page);
   void settle(Paged& page, uintptr_t address);
   void evict_all();
+  at::cuda::lms::Page* first_leaving(size_t bytes);
   void reap();
 
   void stall_until(Time time, Stall cause);

@@ -134,6 +134,19 @@ TEST(ASearchForMuchRoomLooksAtMore) {
   EXPECT(world.ranking.looks < world.pages.size());
 }
 
+TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
+  World world(10);
+  Page leaving; // more bytes to wait for than any other costs
+  leaving.leaves_at = 100 * kPage;
+  Request request{kPage, 0};
+  request.sent = request.left = 0;
+  const auto policy = make_policy("planned");
+  EXPECT(policy->choose_window(world.layout, request).front()->id > 0);
+  request.leaving = &leaving;
+  const auto chosen = policy->choose_window(world.layout, request);
+  EXPECT((chosen == std::vector<Page*>{&leaving}));
+}
+
 // --- clearings ---
 
 TEST(WhatIsNextToAGapMovesToAnother) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -245,6 +246,11 @@ class Device {
   std::vector<ManagedStorage*> records_;
   uint64_t last_id_ = 0; // of a record's page
   std::list<Leaving> leaving_; // oldest first
+  struct CopyOut {
+    Event event; // its end
+    uint64_t leaves_at; // see Page
+  };
+  std::deque<CopyOut> copies_out_; // not known to have ended, oldest first
   uint64_t sent_bytes_ = 0; // to the host, ever
   uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
   uintptr_t clearing_hand_ = 0; // see Note [Bounded search]

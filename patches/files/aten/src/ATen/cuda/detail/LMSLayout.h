@@ -22,7 +22,7 @@ struct Page {
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // the host has its bytes: evicting it copies nothing
   // With id 0: how many bytes have to have left the device, of all that ever
-  // do, until the memory is free; 0: it is.
+  // do, until the memory is free.
   uint64_t leaves_at = 0;
   // The rest is the policy's own, in operators seen; kNever: no use is known.
   uint64_t last_use = 0;

@@ -92,8 +92,8 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   if (!out_stream_) {
     out_stream_ = make_copy_stream();
   }
-  wait_event(out_stream_, record->arrival);
   wait_event(out_stream_, record_event(index_, record->home));
+  // Users have waited for the arrival; if the home stream has not, it is here.
   for (const Event& use : uses_of(record)) {
     wait_event(out_stream_, use);
   }
@@ -186,6 +186,8 @@ bool Device::page_out(ManagedStorage* record) {
   if (!is_clean) {
     record->host = host;
     record->departure = events.front();
+    sent_bytes_ += record->bytes;
+    copies_out_.push_back({record->departure, sent_bytes_});
     stats_.paged_out.add(record->bytes);
   } else {
     // What reads the host copy must have read it before the copy's memory is
@@ -206,7 +208,6 @@ bool Device::page_out(ManagedStorage* record) {
   leaving.evictable = true;
   leaving.clean = true;
   leaving.bytes = leaving.block ? leaving.block->size : 0;
-  sent_bytes_ += is_clean ? 0 : record->bytes;
   leaving.leaves_at = sent_bytes_;
   occupy(leaving.block, &leaving);
   record->users.clear();

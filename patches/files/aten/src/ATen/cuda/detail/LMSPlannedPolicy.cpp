@@ -191,6 +191,9 @@ std::vector<Page*> PlannedPolicy::choose_window(
     const Layout& layout,
     const Request& request) {
   is_short_ = true;
+  if (request.leaving) {
+    return {request.leaving}; // there is nothing better to be found
+  }
   ahead_ = request.ahead;
   sent_ = request.sent;
   left_ = request.left;

@@ -15,6 +15,9 @@ struct Request {
   // Bytes that were sent to the host so far, and those of them that are there.
   uint64_t sent = 0;
   uint64_t left = 0;
+  // Memory of just this size that is being left and is free before all other;
+  // null: there is none.
+  Page* leaving = nullptr;
   // The page that is fetched ahead of its use into the memory; null: an
   // operator needs it now. What is used before that page must stay then.
   const Page* ahead = nullptr;

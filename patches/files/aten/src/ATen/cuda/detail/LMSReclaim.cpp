@@ -60,23 +60,24 @@ bool Device::evict(Page* page, Freed& freed) {
   return true;
 }
 
-// Finds out which memory is left by now, and tells the request.
+// Finds out what has left by now, and tells the request.
 void Device::note_progress(Request& request) {
-  for (Leaving& leaving : leaving_) {
-    // They end in order: the first that has not ended is the last to ask.
-    if (leaving.leaves_at > 0 &&
-        !std::all_of(
-            leaving.events.begin(), leaving.events.end(), has_happened)) {
-      break;
-    }
-    left_bytes_ = std::max(left_bytes_, leaving.leaves_at);
-    leaving.leaves_at = 0;
-  }
-  if (leaving_.empty()) {
-    left_bytes_ = sent_bytes_;
+  // They end in order: the first that has not ended is the last to ask.
+  while (!copies_out_.empty() && has_happened(copies_out_.front().event)) {
+    left_bytes_ = copies_out_.front().leaves_at;
+    copies_out_.pop_front();
   }
   request.sent = sent_bytes_;
   request.left = left_bytes_;
+  if (!leaving_.empty()) {
+    Leaving& first = leaving_.front();
+    const Segment* segment =
+        layout_.find(reinterpret_cast<uintptr_t>(first.memory.get())).first;
+    if (first.bytes == request.bytes && segment && !segment->is_private &&
+        segment->stream == request.stream) {
+      request.leaving = &first;
+    }
+  }
 }
 
 std::vector<Page*> Device::all_evictable() {

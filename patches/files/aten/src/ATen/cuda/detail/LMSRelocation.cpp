@@ -6,6 +6,7 @@
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -74,9 +75,13 @@ bool Device::is_crowded(const Request& request) const {
       layout_.reserved() - layout_.empty() + growth_for(request.bytes) > limit_;
 }
 
-// Frees the memory that no copy read from when progress was last noted.
+// Frees the memory that nothing read from when progress was last noted.
 void Device::release_left_memory(Freed& freed) {
-  while (!leaving_.empty() && leaving_.front().leaves_at == 0) {
+  const auto is_left = [this](const Leaving& leaving) {
+    return leaving.leaves_at <= left_bytes_ &&
+        std::all_of(leaving.events.begin(), leaving.events.end(), has_happened);
+  };
+  while (!leaving_.empty() && is_left(leaving_.front())) {
     hand_over(leaving_.front(), freed);
     leaving_.pop_front();
   }
