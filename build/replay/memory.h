@@ -32,6 +32,10 @@ class Memory {
   void set_page(uintptr_t address, at::cuda::lms::Page* page) {
     layout_.find(address).second->page = page;
   }
+  // Bytes of the block that begins there.
+  size_t size_at(uintptr_t address) {
+    return layout_.find(address).second->size;
+  }
   const at::cuda::lms::Layout& layout() const {
     return layout_;
   }

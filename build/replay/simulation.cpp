@@ -244,8 +244,12 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   at::cuda::lms::Request request;
   request.bytes = block_size(page.bytes);
   request.ahead = ahead ? &page : nullptr;
-  request.backlog = note_backlog();
+  request.sent = sent_;
+  request.left = leaving_.empty()
+      ? sent_
+      : leaving_.front().leaves_at - leaving_.front().bytes;
   while (true) {
+    request.leaving = first_leaving(request.bytes);
     if (auto place = memory_.allocate(page.bytes, totals_.time)) {
       return place;
     }
@@ -293,6 +297,7 @@ Time Simulation::page_out(Paged& page) {
   const Time earliest = std::max(totals_.time, page.arrival);
   page.departure = out_.copy(page.bytes, earliest).end;
   totals_.out_bytes += page.bytes;
+  sent_ += page.bytes;
   page.clean = true;
   if (machine_.blocks_host) {
     stall_until(page.departure, Stall::kMemory);
@@ -310,6 +315,7 @@ void Simulation::evict_early(Paged& page) {
   rest.bytes = page.bytes;
   rest.clean = true;
   rest.arrival = page_out(page); // a clean page's memory is free from then
+  rest.leaves_at = sent_;
   settle(rest, page.address);
 }
 
@@ -331,15 +337,14 @@ void Simulation::evict_all() {
   }
 }
 
-// Tells the pages that are leaving how much is copied until they have left.
-// Returns the bytes of all of them.
-size_t Simulation::note_backlog() {
-  size_t backlog = 0;
+// The page that has left before all other, if its memory has that size.
+Page* Simulation::first_leaving(size_t bytes) {
   for (Paged& page : leaving_) {
-    backlog += page.resident ? page.bytes : 0;
-    page.bytes_until_left = backlog;
+    if (page.resident) {
+      return memory_.size_at(page.address) == bytes ? &page : nullptr;
+    }
   }
-  return backlog;
+  return nullptr;
 }
 
 // Gives back the memory of pages whose copies have ended.

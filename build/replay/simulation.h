@@ -111,7 +111,7 @@ class Simulation {
   void hand_over(Paged& page);
   void settle(Paged& page, uintptr_t address);
   void evict_all();
-  size_t note_backlog();
+  at::cuda::lms::Page* first_leaving(size_t bytes);
   void reap();
 
   void stall_until(Time time, Stall cause);
@@ -132,6 +132,7 @@ class Simulation {
   Time memory_ready_ = 0; // of what the next operator allocated
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;
+  uint64_t sent_ = 0; // bytes to the host
   size_t small_taken_ = 0; // bytes of memory that is not paged
   bool is_prepared_ = false;
 };

@@ -8,9 +8,12 @@ import pytest
 import units
 
 # Everything that a policy is made of; it includes nothing of PyTorch.
-PARTS = ["Layout", "Space", "Policy", "History", "Plan", "PlannedPolicy"]
+PARTS = [
+    *("Layout", "Runs", "Space", "Clearing"),
+    *("Policy", "History", "Plan", "PlannedPolicy"),
+]
 
 
-@pytest.mark.parametrize("program", ["layout_policy", "planned_policy"])
+@pytest.mark.parametrize("program", ["layout_policy", "planned_policy", "space"])
 def test_unit(program: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     units.expect_passed(program, PARTS, tmp_path, subtests)

@@ -73,6 +73,12 @@ SIMCUDA_API int64_t simcudaBusyTime(int device, int part);
 // Returns 0, or -1 when the file cannot be written.
 SIMCUDA_API int simcudaRecordTimeline(const char* path);
 
+// Real nanoseconds that the calling threads have spent in the simulation, in
+// functions of the CUDA runtime and in simcudaTime: what a program's own work
+// on the host costs is the rest. Counted only while asked for.
+SIMCUDA_API void simcudaMeterOwnTime(int on);
+SIMCUDA_API int64_t simcudaOwnTime();
+
 // All figures of one device; bytes, or a number of calls.
 struct SimcudaStats {
   uint64_t capacity_bytes;

@@ -57,7 +57,7 @@ def library() -> ctypes.CDLL:
     for name in ("simcudaGetCalls", "simcudaGetUnsimulated"):
         getattr(loaded, name).restype = ctypes.c_size_t
         getattr(loaded, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    for name in ("simcudaHostTime", "simcudaDeviceTime", "simcudaBusyTime"):
+    for name in ("simcudaHostTime", "simcudaDeviceTime", "simcudaBusyTime", "simcudaOwnTime"):
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.simcudaSetFaults.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     return loaded
@@ -133,6 +133,19 @@ def busy(device: int = 0) -> Busy:
         SimulationError: this process does not run in timed mode, or has no such device.
     """
     return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(3)))
+
+
+def meter_own_time(on: bool) -> None:
+    """Counts what own_time() tells, from now on or no longer."""
+    library().simcudaMeterOwnTime(int(on))
+
+
+def own_time() -> int:
+    """Real nanoseconds that calls of the CUDA runtime and timed kernels took while metered.
+
+    What the simulation itself costs the host; the rest of a program's time is the program's.
+    """
+    return int(library().simcudaOwnTime())
 
 
 def timeline(path: str | os.PathLike[str] | None) -> None:

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "own_time.h"
+
 namespace simcuda {
 
 // One item of a plan: call `number`, 1-based, and with `onwards` all after it.
@@ -70,6 +72,7 @@ std::string set_faults(const std::string& plan);
 }  // namespace simcuda
 
 #define SIMCUDA_ENTER_BY(enter, name, fault)                              \
+  const ::simcuda::OwnTime own_time;                                      \
   static ::simcuda::Function& entered = ::simcuda::function(name, fault); \
   if (const cudaError_t failed = ::simcuda::enter(entered)) {             \
     return ::simcuda::report(failed);                                     \

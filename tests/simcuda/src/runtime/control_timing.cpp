@@ -19,6 +19,7 @@ SIMCUDA_API void simcudaSpendOperation() {
 
 SIMCUDA_API cudaError_t simcudaTime(cudaStream_t handle, int device,
                                     const SimcudaKernel* kernel) {
+  const OwnTime own_time;
   const auto stream = find_stream(handle, device);
   if (!stream) {
     return cudaErrorInvalidResourceHandle;

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -113,7 +114,7 @@ class Device {
   size_t reclaim(const Request& wanted, Scope scope) noexcept;
   // Joins free ranges so that the request can be served, if other storages can
   // be moved aside for that. See Note [Moving storages aside].
-  void make_gap(const Request& request) noexcept;
+  void make_gap(const Request& wanted) noexcept;
   // True if no new segment may be taken to serve the request.
   bool must_reclaim(size_t bytes);
   // Work on the stream is about to use memory that was allocated.
@@ -223,7 +224,7 @@ class Device {
       c10::DataPtr memory,
       Handover::Events pending); // without the mutex
   void settle_in_place(const Pins& moving) noexcept;
-  size_t note_progress();
+  void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
   void take_one_segment(cudaStream_t stream);
@@ -263,6 +264,14 @@ class Device {
   std::vector<ManagedStorage*> records_;
   uint64_t last_id_ = 0; // of a record's page
   std::list<Leaving> leaving_; // oldest first
+  struct CopyOut {
+    Event event; // its end
+    uint64_t leaves_at; // see Page
+  };
+  std::deque<CopyOut> copies_out_; // not known to have ended, oldest first
+  uint64_t sent_bytes_ = 0; // to the host, ever
+  uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
+  uintptr_t clearing_hand_ = 0; // see Note [Bounded search]
   Handover handover_;
   size_t crossing_ = 0; // records that may cross streams
   Layout layout_;

@@ -1,26 +1,31 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 
-#include <initializer_list>
 #include <iterator>
 
 namespace at::cuda::lms {
 
 namespace {
 
-// Sizes of 0 stand for no gap.
-void replace(
-    std::multiset<size_t>& gaps,
-    std::initializer_list<size_t> old_sizes,
-    std::initializer_list<size_t> new_sizes) {
-  for (const size_t size : old_sizes) {
-    if (const auto gap = gaps.find(size); gap != gaps.end()) {
-      gaps.erase(gap);
-    }
+Segment::Kind kind_of(size_t bytes) {
+  return bytes <= kSmallSize ? Segment::Kind::kSmall : Segment::Kind::kLarge;
+}
+
+// A size of 0 stands for no gap.
+void add_gap(Shelf& shelf, size_t size) {
+  if (size > 0) {
+    ++shelf.gaps[size];
+    shelf.free += size;
   }
-  for (const size_t size : new_sizes) {
-    if (size > 0) {
-      gaps.insert(size);
-    }
+}
+
+void remove_gap(Shelf& shelf, size_t size) {
+  const auto gap = shelf.gaps.find(size);
+  if (gap == shelf.gaps.end()) {
+    return;
+  }
+  shelf.free -= size;
+  if (--gap->second == 0) {
+    shelf.gaps.erase(gap);
   }
 }
 
@@ -28,19 +33,8 @@ void replace(
 
 void Layout::clear() {
   segments_.clear();
-  reserved_ = 0;
-  allocated_ = 0;
-}
-
-bool Segment::serves(size_t bytes, uintptr_t on_stream) const {
-  if (is_private || stream != on_stream) {
-    return false;
-  }
-  if (blocks.empty()) {
-    return true;
-  }
-  const bool is_small = blocks.begin()->second.size <= kSmallSize;
-  return is_small == (bytes <= kSmallSize);
+  shelves_.clear();
+  reserved_ = allocated_ = empty_ = 0;
 }
 
 Layout::Segments::iterator Layout::segment_of(uintptr_t address) {
@@ -65,13 +59,15 @@ void Layout::add_segment(uintptr_t address, Segment segment) {
         left->second.is_private != right->second.is_private) {
       return false;
     }
+    take_off_shelf(left);
+    take_off_shelf(right);
     left->second.size += right->second.size;
     left->second.blocks.merge(right->second.blocks);
     segments_.erase(right);
-    find_gaps(left);
+    put_on_shelf(left);
     return true;
   };
-  find_gaps(it);
+  put_on_shelf(it);
   if (it != segments_.begin()) {
     auto left = std::prev(it);
     if (merge(left, it)) {
@@ -89,27 +85,23 @@ void Layout::remove_segment(uintptr_t address, size_t size) {
     return;
   }
   reserved_ -= size;
+  take_off_shelf(it);
   const uintptr_t begin = it->first;
   Segment& left = it->second;
   const uintptr_t end = begin + left.size;
   const uintptr_t hole_end = address + size;
   if (hole_end < end) {
     Segment right{
-        end - hole_end,
-        left.stream,
-        left.is_private,
-        left.is_expandable,
-        {},
-        {}};
+        end - hole_end, left.stream, left.is_private, left.is_expandable, {}};
     auto first = left.blocks.lower_bound(hole_end);
     while (first != left.blocks.end()) {
       right.blocks.insert(left.blocks.extract(first++));
     }
-    find_gaps(segments_.emplace(hole_end, std::move(right)).first);
+    put_on_shelf(segments_.emplace(hole_end, std::move(right)).first);
   }
   if (address > begin) {
     left.size = address - begin;
-    find_gaps(it);
+    put_on_shelf(it);
   } else {
     segments_.erase(it);
   }
@@ -130,9 +122,15 @@ void Layout::add_block(uintptr_t address, size_t requested) {
   if (size > range || range - size < smallest_rest) {
     size = range;
   }
-  segment.blocks[address] = Block{size, nullptr};
   allocated_ += size;
-  replace(segment.gaps, {end - begin}, {address - begin, range - size});
+  if (segment.blocks.empty()) {
+    take_off_shelf(it);
+    segment.blocks[address] = Block{size, nullptr};
+    put_on_shelf(it);
+  } else {
+    segment.blocks[address] = Block{size, nullptr};
+    note_block(segment, 1, {end - begin}, {address - begin, range - size});
+  }
 }
 
 void Layout::remove_block(uintptr_t address) {
@@ -146,10 +144,17 @@ void Layout::remove_block(uintptr_t address) {
     return;
   }
   const size_t size = block->second.size;
-  segment.blocks.erase(block);
   allocated_ -= size;
+  if (segment.blocks.size() == 1) {
+    take_off_shelf(it);
+    segment.blocks.clear();
+    put_on_shelf(it);
+    return;
+  }
+  segment.blocks.erase(block);
   const auto [begin, end] = gap_around(it, address);
-  replace(segment.gaps, {address - begin, end - address - size}, {end - begin});
+  note_block(
+      segment, -1, {address - begin, end - address - size}, {end - begin});
 }
 
 std::pair<uintptr_t, uintptr_t> Layout::gap_around(
@@ -168,12 +173,60 @@ std::pair<uintptr_t, uintptr_t> Layout::gap_around(
                            : next->first};
 }
 
-void Layout::find_gaps(Segments::iterator it) {
-  it->second.gaps.clear();
-  for (const Range& range : ranges_of(it->first, it->second)) {
+void Layout::put_on_shelf(Segments::iterator it) {
+  auto& [address, segment] = *it;
+  segment.kind = segment.blocks.empty()
+      ? Segment::Kind::kEmpty
+      : kind_of(segment.blocks.begin()->second.size);
+  if (segment.is_private) {
+    return;
+  }
+  if (segment.kind == Segment::Kind::kEmpty) {
+    empty_ += segment.size;
+  }
+  Shelf& shelf = shelves_[{segment.stream, segment.kind}];
+  shelf.segments.emplace(address, &segment);
+  shelf.blocks += segment.blocks.size();
+  for (const Range& range : ranges_of(address, segment)) {
     if (!range.block) {
-      it->second.gaps.insert(range.size);
+      add_gap(shelf, range.size);
     }
+  }
+}
+
+void Layout::take_off_shelf(Segments::iterator it) {
+  const auto& [address, segment] = *it;
+  if (segment.is_private) {
+    return;
+  }
+  if (segment.kind == Segment::Kind::kEmpty) {
+    empty_ -= segment.size;
+  }
+  Shelf& shelf = shelves_[{segment.stream, segment.kind}];
+  shelf.segments.erase(address);
+  shelf.blocks -= segment.blocks.size();
+  for (const Range& range : ranges_of(address, segment)) {
+    if (!range.block) {
+      remove_gap(shelf, range.size);
+    }
+  }
+}
+
+void Layout::note_block(
+    const Segment& segment,
+    int change,
+    std::initializer_list<size_t> old_gaps,
+    std::initializer_list<size_t> new_gaps) {
+  if (segment.is_private) {
+    return;
+  }
+  Shelf& shelf = shelves_[{segment.stream, segment.kind}];
+  shelf.blocks += change;
+  for (const size_t size : old_gaps) {
+    remove_gap(shelf, size);
+  }
+  for (const size_t size : new_gaps) {
+    add_gap(shelf, size);
   }
 }
 
@@ -189,22 +242,32 @@ std::pair<Segment*, Block*> Layout::find(uintptr_t address) {
   return {&it->second, &block->second};
 }
 
-size_t Layout::empty() const {
-  size_t bytes = 0;
-  for (const auto& [address, segment] : segments_) {
-    bytes += segment.blocks.empty() && !segment.is_private ? segment.size : 0;
+const Shelf& Layout::shelf(size_t bytes, uintptr_t stream) const {
+  return find_shelf(stream, kind_of(bytes));
+}
+
+const Shelf& Layout::find_shelf(uintptr_t stream, Segment::Kind kind) const {
+  static const Shelf none;
+  const auto shelf = shelves_.find({stream, kind});
+  return shelf == shelves_.end() ? none : shelf->second;
+}
+
+size_t Layout::largest_gap() const {
+  size_t largest = 0;
+  for (const auto& [kind, shelf] : shelves_) {
+    if (!shelf.gaps.empty()) {
+      largest = std::max(largest, shelf.gaps.rbegin()->first);
+    }
   }
-  return bytes;
+  return largest;
 }
 
 bool Layout::has_gap(size_t bytes, uintptr_t stream) const {
-  for (const auto& [address, segment] : segments_) {
-    if (!segment.gaps.empty() && *segment.gaps.rbegin() >= bytes &&
-        segment.serves(bytes, stream)) {
-      return true;
-    }
-  }
-  return false;
+  const auto has = [bytes](const Shelf& shelf) {
+    return !shelf.gaps.empty() && shelf.gaps.rbegin()->first >= bytes;
+  };
+  return has(shelf(bytes, stream)) ||
+      has(find_shelf(stream, Segment::Kind::kEmpty));
 }
 
 std::vector<Range> ranges_of(uintptr_t address, const Segment& segment) {

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,13 +21,15 @@ struct Page {
   bool resident = false; // on the device, or on its way there
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // the host has its bytes: evicting it copies nothing
-  // With id 0: bytes to be copied to the host until the memory is free.
-  size_t bytes_until_left = 0;
+  // With id 0: how many bytes have to have left the device, of all that ever
+  // do, until the memory is free.
+  uint64_t leaves_at = 0;
   // The rest is the policy's own, in operators seen; kNever: none is known.
   uint64_t last_use = 0;
   uint64_t last_slot = 0;
   uint64_t next_use = kNever;
   uint64_t death = kNever;
+  bool is_awaited = false; // asked for
 
   static constexpr uint64_t kNever = ~uint64_t{0};
 };
@@ -47,17 +49,25 @@ using Blocks = std::map<uintptr_t, Block>; // by address
 
 // A contiguous range that the caching allocator got from the driver.
 struct Segment {
+  // Which requests it serves: small or large ones, which shows in the size of
+  // any of its blocks. One without blocks serves both kinds: the allocator may
+  // give it back to the driver and take it anew.
+  enum class Kind { kEmpty, kSmall, kLarge };
+
   size_t size = 0;
   uintptr_t stream = 0; // blocks are handed to allocations on this stream only
   bool is_private = false; // belongs to a graph's or a user's memory pool
   bool is_expandable = false; // mapped piece by piece
   Blocks blocks; // the gaps between them are free
-  std::multiset<size_t> gaps; // their sizes, in bytes
+  Kind kind = Kind::kEmpty; // kept by the Layout
+};
 
-  // A segment serves either small or large requests; which of the two shows in
-  // the size of any of its blocks. One without blocks serves both kinds here:
-  // the allocator may give it back to the driver and take it anew.
-  bool serves(size_t bytes, uintptr_t on_stream) const;
+// The segments of one stream and kind, without private ones.
+struct Shelf {
+  std::map<uintptr_t, const Segment*> segments; // by address
+  std::map<size_t, size_t> gaps; // how many free ranges there are, by size
+  size_t free = 0; // bytes of the gaps
+  size_t blocks = 0; // of all segments
 };
 
 // Mirror of the caching allocator's segments and blocks on one device, kept up
@@ -67,6 +77,10 @@ struct Segment {
 class Layout {
  public:
   using Segments = std::map<uintptr_t, Segment>; // by address
+
+  Layout() = default;
+  Layout(const Layout&) = delete; // shelves refer to segments
+  Layout& operator=(const Layout&) = delete;
 
   void clear();
   // Adjacent ranges of one expandable segment are merged: it grows so.
@@ -92,21 +106,43 @@ class Layout {
     return allocated_;
   }
   // Bytes of segments without blocks that the allocator may give back.
-  size_t empty() const;
+  size_t empty() const {
+    return empty_;
+  }
+  // The segments with blocks whose memory can serve an allocation of that size
+  // on the stream.
+  const Shelf& shelf(size_t bytes, uintptr_t stream) const;
+  // Bytes of the largest free range, without those of private segments.
+  size_t largest_gap() const;
   // True if a free range of that size can serve an allocation on the stream.
   bool has_gap(size_t bytes, uintptr_t stream) const;
 
  private:
+  using Shelves = std::map<std::pair<uintptr_t, Segment::Kind>, Shelf>;
+
   Segments::iterator segment_of(uintptr_t address);
+  const Shelf& find_shelf(uintptr_t stream, Segment::Kind kind) const;
+  // Shelves must know of each segment, and a segment that gets its first block
+  // or loses its last one changes shelves. Linear in the segment's blocks.
+  void put_on_shelf(Segments::iterator segment);
+  void take_off_shelf(Segments::iterator segment);
+  // Tells the shelf that the segment, which has others, got (1) or lost (-1) a
+  // block, and the sizes of gaps that went and came; 0 stands for none.
+  void note_block(
+      const Segment& segment,
+      int change,
+      std::initializer_list<size_t> old_gaps,
+      std::initializer_list<size_t> new_gaps);
   // Begin and end of the free range around an address that no block covers.
   static std::pair<uintptr_t, uintptr_t> gap_around(
       Segments::iterator segment,
       uintptr_t address);
-  static void find_gaps(Segments::iterator segment);
 
   Segments segments_;
+  Shelves shelves_; // by stream and kind
   size_t reserved_ = 0;
   size_t allocated_ = 0;
+  size_t empty_ = 0;
 };
 
 // A free range or an allocated block, in address order.

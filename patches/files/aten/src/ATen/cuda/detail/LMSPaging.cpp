@@ -99,8 +99,8 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   if (!out_stream_) {
     out_stream_ = make_copy_stream();
   }
-  wait_event(out_stream_, record->arrival);
   wait_event(out_stream_, record_event(index_, record->home));
+  // Users have waited for the arrival; if the home stream has not, it is here.
   for (const Event& use : uses_of(record)) {
     wait_event(out_stream_, use);
   }
@@ -198,6 +198,8 @@ bool Device::page_out(ManagedStorage* record) {
   if (!is_clean) {
     record->host = host;
     record->departure = events.front();
+    sent_bytes_ += record->bytes;
+    copies_out_.push_back({record->departure, sent_bytes_});
     stats_.paged_out.add(record->bytes);
   } else {
     // What reads the host copy must have read it before the copy's memory is
@@ -218,6 +220,7 @@ bool Device::page_out(ManagedStorage* record) {
   leaving.evictable = true;
   leaving.clean = true;
   leaving.bytes = leaving.block ? leaving.block->size : 0;
+  leaving.leaves_at = sent_bytes_;
   occupy(leaving.block, &leaving);
   note_end_of_stay(*record);
   record->users.clear();
@@ -321,11 +324,11 @@ bool Device::page_in_ahead(ManagedStorage* record) {
 }
 
 bool Device::make_room_ahead(ManagedStorage* record, Freed& freed) {
-  const Request request{
+  Request request{
       round_up(record->bytes, kMinBlockSize),
-      reinterpret_cast<uintptr_t>(record->home),
-      note_progress(),
-      record};
+      reinterpret_cast<uintptr_t>(record->home)};
+  request.ahead = record;
+  note_progress(request);
   if (!is_crowded(request)) {
     return true;
   }

@@ -53,6 +53,7 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     }
   }
   while (!fetching_.empty() && fetching_.front()->resident) {
+    fetching_.front()->is_awaited = false;
     fetching_.pop_front();
   }
   for (Page* page : fetching_) {
@@ -70,13 +71,17 @@ void PlannedPolicy::on_death(Page* page) {
     plan_->forget(*page, history_, planned_at_);
   }
   history_.on_death(page);
-  fetching_.erase(
-      std::remove(fetching_.begin(), fetching_.end(), page), fetching_.end());
+  if (page->is_awaited) {
+    fetching_.erase(std::find(fetching_.begin(), fetching_.end(), page));
+  }
   strays_.erase({page->next_use, page->id});
 }
 
 void PlannedPolicy::drop_plan() {
   plan_.reset();
+  for (Page* page : fetching_) {
+    page->is_awaited = false;
+  }
   fetching_.clear();
   strays_.clear();
 }
@@ -100,7 +105,7 @@ void PlannedPolicy::make_plan(Actions& actions) {
     if (interval.leaves && !is_due[i]) {
       leave(interval, page, actions); // it should have left by now
     } else if (is_due[i] && !page->resident) {
-      fetching_.push_back(page);
+      ask_for(fetching_.end(), page);
     } else if (!page->resident && page->next_use != Page::kNever) {
       strays_.emplace(std::pair(page->next_use, page->id), page);
     }
@@ -157,7 +162,7 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
   for (const uint32_t number : plan_->fetches(position)) {
     Plan::Interval& interval = plan_->at(number);
     if (interval.page && !interval.page->resident) {
-      fetching_.push_back(interval.page);
+      ask_for(fetching_.end(), interval.page);
     }
     interval.page = nullptr;
   }
@@ -173,17 +178,24 @@ void PlannedPolicy::fetch_strays() {
           std::find_if(fetching_.begin(), fetching_.end(), [&](const Page* p) {
             return p->next_use > page->next_use;
           });
-      fetching_.insert(later, page);
+      ask_for(later, page);
     }
+  }
+}
+
+void PlannedPolicy::ask_for(std::deque<Page*>::iterator place, Page* page) {
+  if (!page->is_awaited) {
+    page->is_awaited = true;
+    fetching_.insert(place, page);
   }
 }
 
 Cost PlannedPolicy::cost_of(const Page& page) const {
   if (page.id == 0) {
-    return {0, page.bytes_until_left, 0};
+    return {0, bytes_until_left(page, left_), 0};
   }
   const size_t out = page.clean ? 0 : page.bytes;
-  const size_t wait = page.clean ? 0 : backlog_ + page.bytes;
+  const size_t wait = page.clean ? 0 : sent_ - left_ + page.bytes;
   if (!plan_) {
     return {page.last_use, wait, out};
   }
@@ -206,9 +218,13 @@ std::vector<Page*> PlannedPolicy::choose_window(
     const Layout& layout,
     const Request& request) {
   is_short_ = true;
+  if (request.leaving) {
+    return {request.leaving}; // there is nothing better to be found
+  }
   ahead_ = request.ahead;
-  backlog_ = request.backlog;
-  auto pages = cheapest_window(layout, request, *this);
+  sent_ = request.sent;
+  left_ = request.left;
+  auto pages = cheapest_window(layout, request, *this, &hand_);
   ahead_ = nullptr;
   if (plan_) {
     for (Page* page : pages) {

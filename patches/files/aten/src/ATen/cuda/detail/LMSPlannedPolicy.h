@@ -40,6 +40,7 @@ class PlannedPolicy final : public Policy, private Ranking {
       const Plan::Interval& interval,
       uint64_t now,
       Page& page);
+  void ask_for(std::deque<Page*>::iterator place, Page* page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
@@ -51,12 +52,14 @@ class PlannedPolicy final : public Policy, private Ranking {
   // The plan knows how each of its intervals ends, or never will.
   bool is_complete_ = false;
   uint64_t needed_matches_ = History::kWindow; // before the next plan
-  std::deque<Page*> fetching_; // asked for, in order of need
+  std::deque<Page*> fetching_; // asked for, in order of need; each once
   // Pages that had to leave against the plan, by next use, then by id: nothing
   // depends on where a page happens to be in host memory.
   std::map<std::pair<uint64_t, uint64_t>, Page*> strays_;
   const Page* ahead_ = nullptr; // of the request at hand
-  size_t backlog_ = 0; // of the request at hand
+  uint64_t sent_ = 0; // of the request at hand, as is the next
+  uint64_t left_ = 0;
+  uintptr_t hand_ = 0; // of the searches, see Note [Bounded search]
 };
 
 } // namespace at::cuda::lms

@@ -17,7 +17,7 @@ class LeastRecentlyUsed final : public Policy, private Ranking {
 
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override {
-    return cheapest_window(layout, request, *this);
+    return cheapest_window(layout, request, *this, /*hand=*/nullptr);
   }
 
   std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)

@@ -12,7 +12,12 @@ namespace at::cuda::lms {
 struct Request {
   size_t bytes = 0; // rounded as the caching allocator rounds
   uintptr_t stream = 0; // the stream whose blocks can serve it
-  size_t backlog = 0; // bytes on their way to the host
+  // Bytes that were sent to the host so far, and those of them that are there.
+  uint64_t sent = 0;
+  uint64_t left = 0;
+  // Memory of just this size that is being left and is free before all other;
+  // null: there is none.
+  Page* leaving = nullptr;
   // The page that is fetched ahead of its use into the memory; null: an
   // operator needs it now. What is used before that page must stay then.
   const Page* ahead = nullptr;

@@ -60,20 +60,24 @@ bool Device::evict(Page* page, Freed& freed) {
   return true;
 }
 
-// Finds out which memory is left by now. Returns the bytes of the rest.
-size_t Device::note_progress() {
-  size_t backlog = 0;
-  for (Leaving& leaving : leaving_) {
-    // They end in order: the first that has not ended is the last to ask.
-    if (backlog == 0 &&
-        std::all_of(
-            leaving.events.begin(), leaving.events.end(), has_happened)) {
-      leaving.bytes = 0;
-    }
-    backlog += leaving.bytes;
-    leaving.bytes_until_left = leaving.bytes == 0 ? 0 : backlog;
+// Finds out what has left by now, and tells the request.
+void Device::note_progress(Request& request) {
+  // They end in order: the first that has not ended is the last to ask.
+  while (!copies_out_.empty() && has_happened(copies_out_.front().event)) {
+    left_bytes_ = copies_out_.front().leaves_at;
+    copies_out_.pop_front();
   }
-  return backlog;
+  request.sent = sent_bytes_;
+  request.left = left_bytes_;
+  if (!leaving_.empty()) {
+    Leaving& first = leaving_.front();
+    const Segment* segment =
+        layout_.find(reinterpret_cast<uintptr_t>(first.memory.get())).first;
+    if (first.bytes == request.bytes && segment && !segment->is_private &&
+        segment->stream == request.stream) {
+      request.leaving = &first;
+    }
+  }
 }
 
 std::vector<Page*> Device::all_evictable() {
@@ -102,7 +106,7 @@ size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
   try {
     Lock lock(*this);
     Request request = wanted;
-    request.backlog = note_progress();
+    note_progress(request);
     const auto victims = scope == Scope::kWindow
         ? policy_->choose_window(layout_, request)
         : scope == Scope::kSegments

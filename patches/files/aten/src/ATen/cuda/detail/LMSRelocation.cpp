@@ -6,6 +6,7 @@
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,8 +15,8 @@
 // What is free is rarely in one piece. Instead of paging out what lies between,
 // a request that finds no gap has it moved to gaps elsewhere, where that is
 // possible: a copy within the device takes a hundredth of the time of one to
-// the host and back. It is queued among the page-ins, so that operators wait
-// for it only where they need the bytes, or the memory that they left.
+// the host and back. It has a stream of its own, so that operators wait for it
+// only where they need the bytes, or the memory that these left.
 //
 // While it is moved a storage is kArriving, as for a page-in: who needs it
 // waits for the few calls that this takes. A pin keeps the record alive.
@@ -24,10 +25,13 @@ namespace at::cuda::lms {
 
 // Makes one gap for the request out of several, if that can be done without
 // paging anything out. Without the mutex.
-void Device::make_gap(const Request& request) noexcept {
-  if (is_capturing() || Settings::get().original() || Settings::get().chaos()) {
+void Device::make_gap(const Request& wanted) noexcept {
+  // While nothing has had to leave, there is nothing to be gained.
+  if (!is_short_.load(std::memory_order_relaxed) || is_capturing() ||
+      Settings::get().original() || Settings::get().chaos()) {
     return;
   }
+  Request request = wanted;
   Pins moving;
   Clearing clearing;
   try {
@@ -37,6 +41,7 @@ void Device::make_gap(const Request& request) noexcept {
       if (!is_crowded(request)) {
         return;
       }
+      note_progress(request);
       release_left_memory(freed);
     }
     {
@@ -45,7 +50,7 @@ void Device::make_gap(const Request& request) noexcept {
       if (!is_crowded(request)) {
         return;
       }
-      clearing = cheapest_clearing(layout_, request);
+      clearing = cheapest_clearing(layout_, request, &clearing_hand_);
       for (Page* page : clearing.pages) {
         if (page->id == 0) {
           evict(page, freed);
@@ -70,10 +75,13 @@ bool Device::is_crowded(const Request& request) const {
       !may_grow(request.bytes);
 }
 
-// Frees the memory that no copy reads from any more.
+// Frees the memory that nothing read from when progress was last noted.
 void Device::release_left_memory(Freed& freed) {
-  note_progress();
-  while (!leaving_.empty() && leaving_.front().bytes == 0) {
+  const auto is_left = [this](const Leaving& leaving) {
+    return leaving.leaves_at <= left_bytes_ &&
+        std::all_of(leaving.events.begin(), leaving.events.end(), has_happened);
+  };
+  while (!leaving_.empty() && is_left(leaving_.front())) {
     hand_over(leaving_.front(), freed);
     leaving_.pop_front();
   }

@@ -126,12 +126,8 @@ DeviceStats Device::stats() {
   DeviceStats stats = stats_;
   std::copy(sources_.begin(), sources_.end(), stats.alloc_distribution.begin());
   stats.times = times_.totals();
-  for (const auto& [address, segment] : layout_.segments()) {
-    for (const size_t gap : segment.gaps) {
-      stats.free_bytes += gap;
-      stats.largest_free_bytes = std::max(stats.largest_free_bytes, gap);
-    }
-  }
+  stats.free_bytes = layout_.reserved() - layout_.allocated();
+  stats.largest_free_bytes = layout_.largest_gap();
   return stats;
 }
 

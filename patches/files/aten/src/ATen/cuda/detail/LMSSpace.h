@@ -34,13 +34,31 @@ class Ranking {
   }
 };
 
+// Bytes to be copied to the host until the memory of a page that is leaving
+// (id 0) is free. `left`: see Request.
+inline size_t bytes_until_left(const Page& page, uint64_t left) {
+  return page.leaves_at > left ? page.leaves_at - left : 0;
+}
+
+// Note [Bounded search]
+// ~~~~~~~~~~~~~~~~~~~~~
+// If memory with many blocks were searched as a whole for each request, the
+// host would spend more on an operator the more storages there are. So a search
+// looks at a few dozen blocks, from where the last one ended (the *hand*), and
+// takes the best of them. If there is nothing an operator's request goes on,
+// and one ahead of its use is left for later. The best of a few dozen is hardly
+// worse than the best of all, and the hand sees to it that no part of the
+// memory is forgotten. Up to some hundred blocks all of them are looked at.
+
 // The cheapest contiguous run of free ranges and pages that can serve the
-// request. Free neighbours count: they cost nothing. Linear in the number of
-// blocks. The meaning of the result is Policy::choose_window's.
+// request. Free neighbours count: they cost nothing. With a hand the cheapest
+// of one bounded search; null: of all. The meaning of the result is
+// Policy::choose_window's.
 std::vector<Page*> cheapest_window(
     const Layout& layout,
     const Request& request,
-    const Ranking& ranking);
+    const Ranking& ranking,
+    uintptr_t* hand);
 
 // Pages to move to free ranges outside of [begin, end), so that this becomes
 // free. Pages of memory that is being left (id 0) just go.
@@ -52,7 +70,11 @@ struct Clearing {
 
 // The clearing for the request that moves the fewest bytes. No pages: there is
 // none, that is, the free ranges outside are too small for what is inside.
-Clearing cheapest_clearing(const Layout& layout, const Request& request);
+// Bounded by the hand in the same way.
+Clearing cheapest_clearing(
+    const Layout& layout,
+    const Request& request,
+    uintptr_t* hand);
 
 // The cheapest whole segments of at least `bytes` in total, see
 // Policy::choose_segments.

@@ -1,0 +1,161 @@
+#include <ATen/cuda/detail/LMSRuns.h>
+#include <ATen/cuda/detail/LMSSpace.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace at::cuda::lms {
+namespace {
+
+constexpr size_t kClearings = 16; // looked at for room outside, cheapest first
+
+// A copy to the host takes so many times longer than one within the device.
+constexpr size_t kCostOfLeaving = 16;
+
+class BytesToMove final : public Ranking {
+ public:
+  explicit BytesToMove(uint64_t left) : left_(left) {}
+
+  Cost cost_of(const Page& page) const override {
+    return page.id == 0
+        ? Cost{0, kCostOfLeaving * bytes_until_left(page, left_), 0}
+        : Cost{0, 0, page.bytes};
+  }
+
+ private:
+  const uint64_t left_; // see Request
+};
+
+struct Span { // of ranges, first and last included
+  Cost cost;
+  size_t first;
+  size_t last;
+};
+
+// The sizes of the free ranges outside of a span, while some are being taken.
+class Outside {
+ public:
+  Outside(const Shelf& shelf, const std::vector<Range>& ranges, Span inside)
+      : gaps_(shelf.gaps) {
+    for (size_t i = inside.first; i <= inside.last; ++i) {
+      if (!ranges[i].block) {
+        --changes_[ranges[i].size];
+      }
+    }
+  }
+
+  // Takes memory by best fit, as the allocator would. False if there is none.
+  bool take(size_t bytes) {
+    const auto size = best_fit(bytes);
+    if (!size) {
+      return false;
+    }
+    --changes_[*size];
+    if (const size_t rest = *size - bytes; rest > kSmallSize) {
+      ++changes_[rest];
+    }
+    return true;
+  }
+
+ private:
+  std::optional<size_t> best_fit(size_t bytes) const {
+    std::optional<size_t> best;
+    for (auto gap = gaps_.lower_bound(bytes); gap != gaps_.end(); ++gap) {
+      const auto change = changes_.find(gap->first);
+      const int64_t more = change == changes_.end() ? 0 : change->second;
+      if (static_cast<int64_t>(gap->second) + more > 0) {
+        best = gap->first;
+        break;
+      }
+    }
+    for (auto change = changes_.lower_bound(bytes);
+         change != changes_.end() && (!best || change->first < *best);
+         ++change) {
+      if (change->second > 0 && gaps_.count(change->first) == 0) {
+        return change->first;
+      }
+    }
+    return best;
+  }
+
+  const std::map<size_t, size_t>& gaps_;
+  std::map<size_t, int64_t> changes_; // to the number of gaps, by size
+};
+
+// All minimal runs that can serve the request, cheapest first.
+std::vector<Span> spans_of(
+    const std::vector<Range>& ranges,
+    size_t bytes,
+    const Ranking& ranking) {
+  std::vector<Span> spans;
+  for_each_run(ranges, bytes, ranking, [&](const Run& run, size_t last) {
+    spans.push_back({run.has_pages() ? run.cost() : Cost{}, run.begin(), last});
+  });
+  const size_t count = std::min(spans.size(), kClearings);
+  std::partial_sort(
+      spans.begin(),
+      spans.begin() + static_cast<std::ptrdiff_t>(count),
+      spans.end(),
+      [](const Span& a, const Span& b) { return a.cost < b.cost; });
+  spans.resize(count);
+  return spans;
+}
+
+Clearing clearing_of(
+    uintptr_t begin,
+    const std::vector<Range>& ranges,
+    const Span& span) {
+  Clearing clearing{begin, begin, {}};
+  for (size_t i = 0; i <= span.last; ++i) {
+    clearing.begin += i < span.first ? ranges[i].size : 0;
+    clearing.end += ranges[i].size;
+    if (i >= span.first && ranges[i].block) {
+      clearing.pages.push_back(ranges[i].block->page);
+    }
+  }
+  std::sort(
+      clearing.pages.begin(),
+      clearing.pages.end(),
+      [](const Page* a, const Page* b) { return a->bytes > b->bytes; });
+  return clearing;
+}
+
+bool fits(const Clearing& clearing, Outside outside) {
+  return std::all_of(
+      clearing.pages.begin(), clearing.pages.end(), [&](const Page* page) {
+        return page->id == 0 ||
+            outside.take(round_up(page->bytes, kMinBlockSize));
+      });
+}
+
+} // namespace
+
+Clearing cheapest_clearing(
+    const Layout& layout,
+    const Request& request,
+    uintptr_t* hand) {
+  const BytesToMove ranking(request.left);
+  const Shelf& shelf = layout.shelf(request.bytes, request.stream);
+  if (shelf.free + (request.sent - request.left) < request.bytes) {
+    return {}; // not even all of what is free, or soon will be, is enough
+  }
+  Sweep sweep(shelf, request.bytes, hand);
+  while (sweep.next()) {
+    const auto& ranges = sweep.ranges();
+    for (const Span& span : spans_of(ranges, request.bytes, ranking)) {
+      auto clearing = clearing_of(sweep.begin(), ranges, span);
+      if (fits(clearing, Outside(shelf, ranges, span))) {
+        return clearing;
+      }
+    }
+    if (sweep.has_looked_enough()) {
+      break;
+    }
+  }
+  return {};
+}
+
+} // namespace at::cuda::lms

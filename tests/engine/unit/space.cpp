@@ -1,0 +1,256 @@
+// Unit tests of the searches for room: what a bounded search looks at and
+// finds, what can be moved aside, and that the layout's books are right.
+
+#include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSSpace.h>
+
+#include "harness.h"
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <vector>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kPage = 2 * kMiB;
+constexpr uintptr_t kBase = uintptr_t{1} << 40;
+
+// Ranks by last use and counts how often it is asked.
+class Counting final : public Ranking {
+ public:
+  Cost cost_of(const Page& page) const override {
+    ++looks;
+    return {page.last_use, 0, page.bytes};
+  }
+  bool may_leave(const Page& page) const override {
+    ++looks;
+    return page.next_use != 0;
+  }
+
+  mutable size_t looks = 0;
+};
+
+// One segment full of pages of 2 MiB.
+struct World {
+  Layout layout;
+  std::deque<Page> pages; // by place
+  Counting ranking;
+  uintptr_t hand = 0;
+
+  explicit World(size_t count, bool evictable = true) {
+    Segment segment;
+    segment.size = count * kPage;
+    layout.add_segment(kBase, segment);
+    for (size_t i = 0; i < count; ++i) {
+      layout.add_block(address(i), kPage);
+      Page& page = pages.emplace_back();
+      page.id = i + 1;
+      page.bytes = kPage;
+      page.resident = true;
+      page.evictable = evictable;
+      page.last_use = 1000;
+      layout.find(address(i)).second->page = &page;
+    }
+  }
+  static uintptr_t address(size_t place) {
+    return kBase + place * kPage;
+  }
+  void remove(size_t place) {
+    layout.remove_block(address(place));
+  }
+  std::vector<Page*> window(size_t bytes, bool is_ahead = false) {
+    ranking.looks = 0;
+    Request request{bytes, 0};
+    request.ahead = is_ahead ? &pages.front() : nullptr;
+    return cheapest_window(layout, request, ranking, &hand);
+  }
+};
+
+// --- windows ---
+
+TEST(FewBlocksAreSearchedAsAWhole) {
+  World world(500);
+  world.pages[400].last_use = 1;
+  world.hand = World::address(450);
+  EXPECT((world.window(kPage) == std::vector<Page*>{&world.pages[400]}));
+}
+
+TEST(ASearchLooksAtFewOfManyBlocks) {
+  World thousand(1'000);
+  World many(100'000);
+  EXPECT(thousand.window(kPage).size() == 1 && many.window(kPage).size() == 1);
+  EXPECT(many.ranking.looks == thousand.ranking.looks);
+}
+
+TEST(SearchesSeeAllBlocksInTurn) {
+  World world(2'000);
+  world.pages[1'777].last_use = 1;
+  size_t searches = 1;
+  while (world.window(kPage) != std::vector<Page*>{&world.pages[1'777]} &&
+         searches <= world.pages.size()) {
+    ++searches;
+  }
+  EXPECT(searches < world.pages.size() / 10);
+}
+
+TEST(AnOperatorsRequestIsServedWhereverThereIsRoom) {
+  World world(2'000, /*evictable=*/false);
+  world.pages[1'500].evictable = true;
+  for (int round = 0; round < 3; ++round) { // with the hand anywhere
+    EXPECT((world.window(kPage) == std::vector<Page*>{&world.pages[1'500]}));
+  }
+}
+
+TEST(WhatIsFetchedAheadIsTriedLater) {
+  World world(2'000, /*evictable=*/false);
+  world.pages[1'500].evictable = true;
+  EXPECT(world.window(kPage, /*is_ahead=*/true).empty());
+  size_t searches = 1;
+  while (world.window(kPage, /*is_ahead=*/true).empty() && searches < 2'000) {
+    ++searches;
+  }
+  EXPECT(searches < 200);
+}
+
+TEST(AWindowMayLieAcrossThePiecesOfASearch) {
+  // Each window of ten pages that can go begins at a different place.
+  for (size_t first = 0; first < 990; first += 7) {
+    World world(1'000, /*evictable=*/false);
+    for (size_t i = first; i < first + 10; ++i) {
+      world.pages[i].evictable = true;
+    }
+    const auto window = world.window(10 * kPage);
+    EXPECT(window.size() == 10 && window.front() == &world.pages[first]);
+  }
+}
+
+TEST(ASearchForMuchRoomLooksAtMore) {
+  World world(10'000);
+  EXPECT(world.window(1'000 * kPage).size() == 1'000);
+  EXPECT(world.ranking.looks < world.pages.size());
+}
+
+TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
+  World world(10);
+  Page leaving; // more bytes to wait for than any other costs
+  leaving.leaves_at = 100 * kPage;
+  Request request{kPage, 0};
+  request.sent = request.left = 0;
+  const auto policy = make_policy("planned");
+  EXPECT(policy->choose_window(world.layout, request).front()->id > 0);
+  request.leaving = &leaving;
+  const auto chosen = policy->choose_window(world.layout, request);
+  EXPECT((chosen == std::vector<Page*>{&leaving}));
+}
+
+// --- clearings ---
+
+TEST(WhatIsNextToAGapMovesToAnother) {
+  World world(10);
+  world.remove(2);
+  world.remove(4);
+  world.remove(8);
+  const auto clearing = cheapest_clearing(world.layout, {2 * kPage}, nullptr);
+  EXPECT(clearing.pages.size() == 1);
+  EXPECT(clearing.end - clearing.begin == 2 * kPage);
+}
+
+TEST(NothingMovesIfTheOtherGapsAreTooSmall) {
+  World world(10);
+  world.remove(2);
+  EXPECT(cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
+  world.remove(4); // a request of three would need the room of what moves
+  EXPECT(cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.empty());
+}
+
+TEST(AGapIsGivenToOneOfThoseThatMove) {
+  World world(20);
+  world.remove(2);
+  world.remove(10);
+  for (const size_t place : {12, 14}) { // half of it is free then
+    world.remove(place);
+    world.layout.add_block(World::address(place), kMiB);
+  }
+  for (const size_t place : {9, 11, 13, 15}) {
+    world.pages[place].evictable = false;
+  }
+  EXPECT(
+      cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.size() == 1);
+  // Enough is free, but two pages would have to go into one gap.
+  EXPECT(cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.empty());
+}
+
+TEST(TheRestOfALargeGapServesAgain) {
+  World world(20);
+  for (const size_t place : {2, 10, 11}) {
+    world.remove(place);
+  }
+  world.pages[9].evictable = world.pages[12].evictable = false;
+  // Both neighbours of the single gap move to the gap of two.
+  EXPECT(
+      cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.size() == 2);
+}
+
+// --- the layout's books ---
+
+TEST(ShelvesAgreeWithTheSegments) {
+  Layout layout;
+  std::mt19937 random(1);
+  constexpr size_t kSegments = 6;
+  constexpr size_t kPlaces = 16;
+  const auto segment_at = [](size_t i) { return kBase + i * 64 * kMiB; };
+  for (size_t i = 0; i < kSegments; ++i) {
+    Segment segment;
+    segment.size = kPlaces * kPage;
+    segment.stream = i % 2;
+    segment.is_expandable = i >= 4;
+    layout.add_segment(segment_at(i), segment);
+  }
+  for (int step = 0; step < 5'000; ++step) {
+    const size_t i = random() % kSegments;
+    const uintptr_t address = segment_at(i) + random() % kPlaces * kPage;
+    if (layout.find(address).second) {
+      layout.remove_block(address);
+    } else {
+      layout.add_block(address, i < 3 ? kPage : kMiB);
+    }
+    size_t empty = 0;
+    for (const uintptr_t stream : {0, 1}) {
+      for (const size_t bytes : {kMiB, kPage, 3 * kPage}) {
+        size_t free = 0;
+        size_t blocks = 0;
+        size_t largest = 0;
+        for (const auto& [begin, segment] : layout.segments()) {
+          const bool is_of_kind = segment.blocks.empty() ||
+              (segment.blocks.begin()->second.size <= kSmallSize) ==
+                  (bytes <= kSmallSize);
+          if (segment.stream != stream || !is_of_kind) {
+            continue;
+          }
+          blocks += segment.blocks.size();
+          for (const Range& range : ranges_of(begin, segment)) {
+            largest = std::max(largest, range.block ? 0 : range.size);
+            free += range.block || segment.blocks.empty() ? 0 : range.size;
+          }
+        }
+        EXPECT(layout.shelf(bytes, stream).free == free);
+        EXPECT(layout.shelf(bytes, stream).blocks == blocks);
+        EXPECT(layout.has_gap(bytes, stream) == (largest >= bytes));
+      }
+    }
+    for (const auto& [begin, segment] : layout.segments()) {
+      empty += segment.blocks.empty() ? segment.size : 0;
+    }
+    EXPECT(layout.empty() == empty);
+  }
+}
+
+} // namespace
+
+int main() {
+  return run_tests();
+}
