@@ -68,9 +68,11 @@ void Device::note_progress(Request& request) {
     copies_out_.pop_front();
   }
   request.sent = sent_bytes_;
-  request.left = left_bytes_;
+  request.left = sent_bytes_;
   if (!leaving_.empty()) {
     Leaving& first = leaving_.front();
+    // Who has got memory already waits for it, and for what left before it.
+    request.left = std::max(left_bytes_, first.leaves_at - first.bytes);
     const Segment* segment =
         layout_.find(reinterpret_cast<uintptr_t>(first.memory.get())).first;
     if (first.bytes == request.bytes && segment && !segment->is_private &&
