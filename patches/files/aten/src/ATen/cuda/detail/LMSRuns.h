@@ -146,7 +146,7 @@ class Sweep {
  private:
   void take(uintptr_t address, const Segment& segment);
 
-  static constexpr size_t kFew = 512; // blocks that are searched as a whole
+  static constexpr size_t kFew = 2048; // blocks that are searched as a whole
   static constexpr size_t kLooks = 16; // of more, so many by one search
   static constexpr size_t kRoomInPiece = 2; // times the request, at least
 
