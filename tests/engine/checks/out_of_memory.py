@@ -204,6 +204,21 @@ def check_in_a_list_operator() -> None:
     witnesses.check()
 
 
+def check_list_operators_where_little_is_free() -> None:
+    lms.set_limit_lms(200 * MIB)
+    try:
+        held = torch.ones(44 * MIB, device="cuda")  # 176 MiB
+        held.data_ptr()
+        tensors = [torch.full((300_000,), float(i), device="cuda") for i in range(40)]
+        grads = [torch.ones(300_000, device="cuda") for _ in tensors]
+        torch._foreach_add_(tensors, grads)  # an eighth of the limit would not fit
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor, torch.full((300_000,), i + 1.0))
+        del held, tensors, grads, tensor
+    finally:
+        lms.set_limit_lms(LIMIT)
+
+
 def check_in_a_copy_from_the_host() -> None:
     witnesses = Witnesses()
     assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(17 * MIB).cuda()))

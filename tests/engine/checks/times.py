@@ -36,6 +36,8 @@ def assert_close(actual: float, expected: float, what: str) -> None:
 
 def check_copies_and_what_waits_for_them() -> None:
     tensor = torch.zeros(COUNT, device="cuda")
+    page_out(tensor)  # the first copy waits for page-locked memory
+    tensor.add_(1)
     leaving = grown(lambda: page_out(tensor))
     assert_close(leaving["lms.page_out.us"], copy_us("d2h"), "out")
     coming = grown(tensor.sum)

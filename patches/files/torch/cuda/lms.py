@@ -66,6 +66,8 @@ __all__ = [
     "step",
 ]
 
+stats.__module__ = __name__  # where it is public
+
 logger = logging.getLogger(__name__)
 
 _switching = threading.Lock()  # around turning on and off

@@ -145,6 +145,10 @@ class Device {
   void set_limit(size_t bytes);
   void remove_limit(); // when LMS is turned off
   size_t limit();
+  // Bytes that operators' storages can take together: the limit less what
+  // cannot leave, in large steps, so that list operators are seldom cut
+  // otherwise than in the iteration before.
+  size_t room_for_operators();
   // Bytes that small storages can take on the device together.
   size_t room_for_small();
   size_t requested_limit(); // as given to set_limit

@@ -24,9 +24,9 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// A chunk's share of the limit: several fit, so that storages of the last one
-// can leave while the next one runs.
-constexpr size_t kChunksInLimit = 8;
+// A chunk's share of the room there is: several fit, so that storages of the
+// last one can leave, and those of the next arrive, while one runs.
+constexpr size_t kChunksInRoom = 8;
 constexpr size_t kChunksUnderChaos = 3;
 
 bool starts_with(const std::string& name, const char* prefix) {
@@ -218,8 +218,8 @@ void run_list_operator(
   const Bytes budget = Settings::get().chaos()
       ? Bytes{total.all / kChunksUnderChaos, total.small}
       : Bytes{
-            device.limit() / kChunksInLimit,
-            device.room_for_small() / kChunksInLimit};
+            device.room_for_operators() / kChunksInRoom,
+            device.room_for_small() / kChunksInRoom};
   if (total.fits_in(budget)) {
     run_operator(op, keys, stack);
   } else if (is_foreach(schema) && !is_uniform(arguments, lists)) {

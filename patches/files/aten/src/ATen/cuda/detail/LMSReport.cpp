@@ -15,6 +15,7 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr double kMiB = 1024 * 1024;
+constexpr size_t kRoomSteps = 16; // of room_for_operators
 
 std::string format_size(size_t bytes) {
   std::ostringstream out;
@@ -89,6 +90,14 @@ void Device::set_limit(size_t bytes) {
 size_t Device::limit() {
   Lock lock(*this);
   return limit_;
+}
+
+size_t Device::room_for_operators() {
+  Lock lock(*this);
+  const size_t stuck = layout_.allocated() - page_bytes_ +
+      static_cast<size_t>(stats_.pinned_bytes[kAll].current);
+  const size_t step = limit_ / kRoomSteps + 1;
+  return (limit_ - std::min(limit_, stuck)) / step * step;
 }
 
 size_t Device::requested_limit() {
