@@ -72,15 +72,6 @@ struct Trace {
 // Throws std::runtime_error if it ends in the middle of an event.
 Trace read_trace(std::istream& in);
 
-// What a trace is replayed on.
-struct Machine {
-  size_t capacity = 0; // bytes of device memory
-  double in_bandwidth = 0; // host to device, bytes per second
-  double out_bandwidth = 0;
-  // Computes nothing while it copies, and always copies out: the original.
-  bool blocks_host = false;
-};
-
 // The part of a trace that is measured: the steps after the third, when an
 // engine that learns has learnt; all of it where there are no such steps.
 struct Measured {

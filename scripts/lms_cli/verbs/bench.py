@@ -55,8 +55,9 @@ def configure_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--bound",
-        action="store_true",
-        help="also trace each workload, and say what no engine could beat",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="trace each workload, and say what no engine could beat (default: yes)",
     )
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the tables for docs/benchmarks/"
@@ -156,8 +157,8 @@ def command_of(args: argparse.Namespace) -> str:
     for option in ("workload", "rival", "ratio", "card"):
         for value in getattr(args, option) or []:
             words += [f"--{option}", f"{value:g}" if option == "ratio" else value]
-    if args.bound:
-        words.append("--bound")
+    if not args.bound:
+        words.append("--no-bound")
     if args.iterations != ITERATIONS:
         words += ["--iterations", str(args.iterations)]
     return " ".join(words)
