@@ -7,6 +7,9 @@
 namespace lms_replay {
 namespace {
 
+// Of LMSLists.cpp: a chunk of a list operator takes at most this part.
+constexpr size_t kChunksInLimit = 8;
+
 double to_microseconds(double time) {
   return time / 1e6;
 }
@@ -51,11 +54,10 @@ void print_totals(const Totals& totals) {
 }
 
 void print_out_of_memory(const OutOfMemory& error) {
-  constexpr size_t kFirstLine = 2; // the header is line 1
   std::printf(
       ", \"out_of_memory\": {\"line\": %zu, \"wanted_bytes\": %zu, "
       "\"missing_bytes\": %zu}",
-      error.event + kFirstLine,
+      error.line,
       error.wanted,
       error.missing);
 }
@@ -72,7 +74,10 @@ void replay_and_report(
   print_bounds(trace, machine, measured);
   if (policy) {
     try {
-      print_totals(Simulation(trace, machine, *policy).run(measured));
+      const Trace joined =
+          with_chunks_joined(trace, machine.capacity / kChunksInLimit);
+      print_totals(
+          Simulation(joined, machine, *policy).run(measured_part(joined)));
     } catch (const OutOfMemory& error) {
       print_out_of_memory(error);
     }

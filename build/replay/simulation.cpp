@@ -282,7 +282,8 @@ void Simulation::allocate_small(Paged& page) {
   small_taken_ += block_size(page.bytes);
   if (small_taken_ > machine_.capacity) {
     const size_t missing = small_taken_ - machine_.capacity;
-    throw OutOfMemory(event_, block_size(page.bytes), missing);
+    throw OutOfMemory(
+        trace_.events[event_].line, block_size(page.bytes), missing);
   }
 }
 
@@ -312,7 +313,7 @@ void Simulation::settle(Paged& page, uintptr_t address) {
 void Simulation::fail(const Paged& page) {
   const size_t wanted = block_size(page.bytes);
   const size_t window = std::min(memory_.largest_window(), wanted);
-  throw OutOfMemory(event_, wanted, wanted - window);
+  throw OutOfMemory(trace_.events[event_].line, wanted, wanted - window);
 }
 
 Simulation::Mark Simulation::mark() const {

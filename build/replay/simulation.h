@@ -73,13 +73,13 @@ struct Paged : at::cuda::lms::Page {
 
 // What one operator uses does not fit.
 struct OutOfMemory : std::runtime_error {
-  OutOfMemory(size_t event, size_t wanted, size_t missing)
+  OutOfMemory(size_t line, size_t wanted, size_t missing)
       : std::runtime_error("out of memory"),
-        event(event),
+        line(line),
         wanted(wanted),
         missing(missing) {}
 
-  size_t event;
+  size_t line;
   size_t wanted; // contiguous bytes
   size_t missing; // of these, when all that may leave has left
 };
