@@ -26,7 +26,7 @@ class Memory {
   // Nothing if no free range is large enough. `now` is not after the time at
   // which the work that comes next can begin.
   std::optional<Place> allocate(size_t bytes, const Link& link, Time now);
-  // The copies still use the memory.
+  // These copies still use the memory, besides those of earlier owners.
   void release(uintptr_t address, const CopyIds& pending);
 
   void set_page(uintptr_t address, at::cuda::lms::Page* page) {

@@ -82,7 +82,7 @@ bool Simulation::move_out_of(const Clearing& clearing, Paged& page) {
     place = memory_.allocate(page.bytes, link_, host_);
   }
   for (const Memory::Place& left : inside) {
-    memory_.release(left.address, left.pending);
+    memory_.release(left.address, {}); // its copies are known
   }
   if (!place) {
     return false;

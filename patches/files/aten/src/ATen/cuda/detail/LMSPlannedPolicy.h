@@ -35,6 +35,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   void make_plan(Actions& actions);
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
+  void note_surprises(const Operator& op);
   void fetch_strays();
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
@@ -45,6 +46,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   std::unique_ptr<Plan> plan_;
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
   uint64_t needed_matches_ = History::kWindow; // before the next plan
+  uint64_t surprises_ = 0; // of the plan, see note_surprises
+  uint64_t distrusted_until_ = 0; // no plan before this operator
+  uint64_t distrust_ = 0; // operators without a plan after the last that failed
   std::deque<Page*> fetching_; // asked for, in order of need
   // Pages that had to leave against the plan, by next use, then by id: nothing
   // depends on where a page happens to be in host memory.
