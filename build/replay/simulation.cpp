@@ -239,12 +239,12 @@ void Simulation::stall_until(Time time, Stall cause) {
   }
 }
 
-// The host waits where too many copies of a direction have not ended.
+// The host waits where too many copies of a direction have not ended. A copy is
+// several pieces of work of its stream: it waits for operators, in also for the
+// page-out of the bytes and for the memory, and ends with an event.
 void Simulation::wait_for_copies(Direction direction) {
-  // Waits for the memory, for earlier copies and for operators, the copy, and
-  // an event.
-  constexpr size_t kPiecesOfCopy = 5;
-  const CopyId before = link_.nth_last(direction, kStreamDepth / kPiecesOfCopy);
+  const size_t pieces = direction == Direction::kIn ? 5 : 3;
+  const CopyId before = link_.nth_last(direction, kStreamDepth / pieces);
   host_ = std::max(host_, link_.end_of(before));
 }
 
