@@ -127,7 +127,7 @@ class Joining {
   // Since the last event that was added:
   std::vector<Event> allocations_;
   bool is_open_ = false; // there is an operator, the following:
-  Event event_{};
+  Event event_{EventKind::kOperator, 0, 0};
   TraceOperator op_;
   std::map<uint32_t, bool> uses_; // and whether it writes
   std::vector<uint32_t> order_; // of the uses

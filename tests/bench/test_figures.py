@@ -8,7 +8,6 @@ iteration by 2 or 3 %.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -142,14 +141,17 @@ print(json.dumps((simcuda.virtual_time() - marks[2]) / 1e6))
 """
 
 
-def test_a_sequence_that_changes_costs_no_more_than_the_original(device: Device) -> None:
+@pytest.mark.parametrize("capacity", ["2G", "3G"])  # of 5.7
+def test_a_sequence_that_changes_costs_no_more_than_the_original(
+    device: Device, capacity: str
+) -> None:
     if not device.simulated:
         pytest.skip("needs the timed mode of the simulated device")
     times = {}
     for policy in ("planned", "original"):
         variables = {"PYTORCH_LMS": "1", "PYTORCH_LMS_CONF": f"policy:{policy}"}
         variables["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
-        settings = {"kernels": "timed", "card": CARD, "capacity": "3G", "env": variables}
+        settings = {"kernels": "timed", "card": CARD, "capacity": capacity, "env": variables}
         times[policy] = device.json("-c", CHANGING, **settings)
     assert times["planned"] <= times["original"]
 
@@ -169,6 +171,6 @@ def test_a_replay_takes_as_long_as_the_program(bert: Bert) -> None:
         replayed = trace_replay.replay(recorded, machine_at(ratio), "planned").report()
         shares.append(1e3 * replayed["step_us"] / run["step_ns"])
         assert replayed["in_bytes"] == pytest.approx(run["h2d_bytes"], rel=2 * SINGLE)
-        assert replayed["out_bytes"] == pytest.approx(run["d2h_bytes"], rel=2 * SINGLE)
+        assert replayed["out_bytes"] == pytest.approx(run["d2h_bytes"], rel=4 * SINGLE)
     assert shares == pytest.approx([1] * len(shares), rel=SINGLE)
     assert sum(shares) / len(shares) == pytest.approx(1, rel=MEAN)
