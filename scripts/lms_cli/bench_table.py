@@ -10,7 +10,6 @@ from lms_cli.bench_cells import Cell, Outcome, Subject
 from lms_cli.bench_run import Results
 
 GIB = 1 << 30
-DETAILED = ("lms", "original")  # rivals whose traffic gets a table
 DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "at",
     "of ideal",
@@ -40,12 +39,9 @@ def tables(results: Results) -> Iterator[Table]:
     """Of each subject, the speeds of all rivals and the traffic of LMS."""
     for subject in results.subjects():
         yield speeds(results, subject)
-        for rival in DETAILED:
-            cells = _cells(results, subject, rival)
-            if cells:
-                title = f"{subject.title}: {rival}"
-                rows = tuple(_details(results, cell) for cell in cells)
-                yield Table(title, DETAILS, rows)
+        if cells := _cells(results, subject, "lms"):
+            rows = tuple(_details(results, cell) for cell in cells)
+            yield Table(f"{subject.title}: lms", DETAILS, rows)
 
 
 def speeds(results: Results, subject: Subject) -> Table:
