@@ -23,6 +23,7 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "hidden",
     "host GiB",
 )
+MARK = "<!-- `lms bench --markdown` writes what follows -->"
 WIDTH = 110  # characters of a table that is written to a file
 
 
@@ -164,6 +165,12 @@ def markdown(results: Results, command: str) -> str:
         parts.append(f"### {table.title}\n\n" + "\n".join(lines))
     failed = "\n".join(f"- {reason}" for reason in reasons(results))
     return "\n\n".join([*parts, failed] if failed else parts) + "\n"
+
+
+def page(text: str, tables: str) -> str:
+    """A page with the tables in the place of what follows its mark; only these without one."""
+    before, mark, _ = text.partition(MARK)
+    return f"{before}{MARK}\n\n{tables}" if mark else tables
 
 
 def _line(row: tuple[str, ...]) -> str:

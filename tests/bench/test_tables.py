@@ -66,6 +66,13 @@ def test_markdown_says_how_it_was_made():
     assert text.endswith("- gpt-tiny, original: RuntimeError: no luck\n")
 
 
+@pytest.mark.parametrize("old", ["", "old tables\n", "| old |\n| --- |\n"])
+def test_a_page_keeps_what_is_before_its_mark(old):
+    assert bench_table.page(old, "new tables\n") == "new tables\n"
+    page = f"# Title\n\nText.\n\n{bench_table.MARK}\n\n"
+    assert bench_table.page(page + old, "new tables\n") == page + "new tables\n"
+
+
 def test_the_terminal_gets_every_figure(capsys):
     bench_table.show(made_up.results())
     shown = capsys.readouterr().out

@@ -60,7 +60,10 @@ def configure_parser(subparsers: Any) -> None:
         help="trace each workload, and say what no engine could beat (default: yes)",
     )
     parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="also write the tables for docs/benchmarks/"
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="also write the tables for docs/benchmarks/, after the mark if the file has one",
     )
     run.add_environment_arguments(parser)
     parser.add_argument(
@@ -97,7 +100,9 @@ def report(results: Any, environment: Any, folder: Path, args: argparse.Namespac
     bench_table.show(results)
     written = bench_report.write(results, folder, command_of(args))
     if args.markdown:
-        files.write_text(args.markdown, bench_table.markdown(results, command_of(args)))
+        text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
+        tables = bench_table.markdown(results, command_of(args))
+        files.write_text(args.markdown, bench_table.page(text, tables))
     for picture in bench_report.draw(environment, folder):
         print(f"picture: {picture}")
     print(f"results: {written}")
