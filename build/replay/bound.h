@@ -1,10 +1,14 @@
 #pragma once
 
+#include "machine.h"
 #include "trace.h"
 
 #include <cstddef>
 
 namespace lms_replay {
+
+// What the operators of the measured part take, in picoseconds.
+Time compute_time(const Trace& trace, const Measured& measured);
 
 struct Traffic {
   size_t in_bytes = 0;

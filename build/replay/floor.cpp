@@ -159,9 +159,9 @@ class Floor {
     double longest = 0;
     for (size_t op = begin; op < end; ++op) {
       const double first = std::max(
-          {before, in(need_.in_before[op]), out(need_.out_before[op])});
+          before, copy_time(need_.in_before[op], need_.out_before[op]));
       const double second =
-          std::max({after, in(need_.in_after[op]), out(need_.out_after[op])});
+          std::max(after, copy_time(need_.in_after[op], need_.out_after[op]));
       longest = std::max(longest, first + second);
       const auto duration = static_cast<double>(trace_.operators[op].duration);
       before += duration;
@@ -170,16 +170,19 @@ class Floor {
     return longest;
   }
 
-  double in(int64_t need) const {
-    return copy_time(need, machine_.in_bandwidth);
+  // Of what is over the capacity of the storages that are needed.
+  double copy_time(int64_t in_need, int64_t out_need) const {
+    const double in = over(in_need);
+    const double out = over(out_need);
+    return kSecond *
+        std::max(
+               {in / machine_.in_bandwidth,
+                out / machine_.out_bandwidth,
+                (in + out) / machine_.both_bandwidth});
   }
-  double out(int64_t need) const {
-    return copy_time(need, machine_.out_bandwidth);
-  }
-  double copy_time(int64_t need, double bandwidth) const {
-    const int64_t over = need - static_cast<int64_t>(machine_.capacity);
-    return static_cast<double>(std::max<int64_t>(over, 0)) / bandwidth *
-        kSecond;
+  double over(int64_t need) const {
+    const int64_t bytes = need - static_cast<int64_t>(machine_.capacity);
+    return static_cast<double>(std::max<int64_t>(bytes, 0));
   }
 
   const Trace& trace_;
@@ -189,6 +192,17 @@ class Floor {
 };
 
 } // namespace
+
+Time compute_time(const Trace& trace, const Measured& measured) {
+  Time sum = 0;
+  for (size_t i = measured.first_event; i < trace.events.size(); ++i) {
+    const Event& event = trace.events[i];
+    if (event.kind == EventKind::kOperator) {
+      sum += trace.operators[event.index].duration;
+    }
+  }
+  return sum;
+}
 
 double ordered_floor(
     const Trace& trace,

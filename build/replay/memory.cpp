@@ -20,7 +20,10 @@ Memory::Memory(size_t capacity) {
   add_free(kBase, segment.size);
 }
 
-std::optional<Memory::Place> Memory::allocate(size_t bytes, Time now) {
+std::optional<Memory::Place> Memory::allocate(
+    size_t bytes,
+    const Link& link,
+    Time now) {
   const size_t wanted = round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) {
@@ -33,26 +36,26 @@ std::optional<Memory::Place> Memory::allocate(size_t bytes, Time now) {
   if (size < range) {
     add_free(address + size, range - size);
   }
-  copies_.erase(
+  uses_.erase(
       std::remove_if(
-          copies_.begin(),
-          copies_.end(),
-          [now](const Copy& copy) { return copy.until <= now; }),
-      copies_.end());
-  Time available = now;
-  for (const Copy& copy : copies_) {
-    if (copy.begin < address + size && address < copy.end) {
-      available = std::max(available, copy.until);
+          uses_.begin(),
+          uses_.end(),
+          [&](const Use& use) { return link.has_ended(use.copy, now); }),
+      uses_.end());
+  Place place{address, {}};
+  for (const Use& use : uses_) {
+    if (use.begin < address + size && address < use.end) {
+      place.pending.push_back(use.copy);
     }
   }
-  return Place{address, available};
+  return place;
 }
 
-void Memory::release(uintptr_t address, Time until, Time now) {
+void Memory::release(uintptr_t address, const CopyIds& pending) {
   size_t size = layout_.find(address).second->size;
   layout_.remove_block(address);
-  if (until > now) {
-    copies_.push_back({address, address + size, until});
+  for (const CopyId copy : pending) {
+    uses_.push_back({address, address + size, copy});
   }
   auto next = free_.lower_bound(address);
   if (next != free_.begin()) {

@@ -2,7 +2,7 @@
 
 #include <ATen/cuda/detail/LMSLayout.h>
 
-#include "trace.h"
+#include "link.h"
 
 #include <map>
 #include <optional>
@@ -21,13 +21,13 @@ class Memory {
 
   struct Place {
     uintptr_t address;
-    Time available; // when the copies of earlier owners have ended
+    CopyIds pending; // copies of earlier owners that have not ended
   };
-  // Nothing if no free range is large enough. `now` is the time at which all
-  // work before has been done.
-  std::optional<Place> allocate(size_t bytes, Time now);
-  // A copy uses the memory until `until`.
-  void release(uintptr_t address, Time until, Time now);
+  // Nothing if no free range is large enough. `now` is not after the time at
+  // which the work that comes next can begin.
+  std::optional<Place> allocate(size_t bytes, const Link& link, Time now);
+  // These copies still use the memory, besides those of earlier owners.
+  void release(uintptr_t address, const CopyIds& pending);
 
   void set_page(uintptr_t address, at::cuda::lms::Page* page) {
     layout_.find(address).second->page = page;
@@ -43,10 +43,10 @@ class Memory {
   size_t largest_window() const;
 
  private:
-  struct Copy {
+  struct Use {
     uintptr_t begin;
     uintptr_t end;
-    Time until;
+    CopyId copy;
   };
 
   void add_free(uintptr_t address, size_t size);
@@ -55,7 +55,7 @@ class Memory {
   at::cuda::lms::Layout layout_;
   std::map<uintptr_t, size_t> free_; // free ranges, no two of them adjacent
   std::set<std::pair<size_t, uintptr_t>> free_by_size_;
-  std::vector<Copy> copies_; // on memory released before they end
+  std::vector<Use> uses_; // of memory that was released before they end
 };
 
 } // namespace lms_replay

@@ -3,23 +3,31 @@
 #include "bound.h"
 
 #include <cstdio>
-#include <string>
 
 namespace lms_replay {
 namespace {
+
+// Of LMSLists.cpp: a chunk of a list operator takes at most this part.
+constexpr size_t kChunksInLimit = 8;
 
 double to_microseconds(double time) {
   return time / 1e6;
 }
 
-void print_out_of_memory(const OutOfMemory& error) {
-  constexpr size_t kFirstLine = 2; // the header is line 1
+void print_bounds(
+    const Trace& trace,
+    const Machine& machine,
+    const Measured& measured) {
+  const Traffic bound = belady(trace, machine.capacity, measured);
+  const auto compute = static_cast<double>(compute_time(trace, measured));
   std::printf(
-      "{\"out_of_memory\": {\"line\": %zu, \"wanted_bytes\": %zu, "
-      "\"missing_bytes\": %zu}}\n",
-      error.event + kFirstLine,
-      error.wanted,
-      error.missing);
+      "\"steps\": %zu, \"compute_us\": %.17g, \"bound_in_bytes\": %zu, "
+      "\"bound_out_bytes\": %zu, \"ordered_us\": %.17g",
+      measured.steps,
+      to_microseconds(compute),
+      bound.in_bytes,
+      bound.out_bytes,
+      to_microseconds(ordered_floor(trace, machine, measured)));
 }
 
 void print_totals(const Totals& totals) {
@@ -28,19 +36,29 @@ void print_totals(const Totals& totals) {
     return to_microseconds(static_cast<double>(time));
   };
   std::printf(
-      "\"time_us\": %.17g, \"compute_us\": %.17g, "
-      "\"in_bytes\": %zu, \"out_bytes\": %zu, "
-      "\"copying_us\": %.17g, \"hidden_us\": %.17g, "
-      "\"demanded_us\": %.17g, \"late_us\": %.17g, \"memory_us\": %.17g",
+      ", \"time_us\": %.17g, \"in_bytes\": %zu, \"out_bytes\": %zu, "
+      "\"moved_bytes\": %zu, \"copying_us\": %.17g, \"hidden_us\": %.17g, "
+      "\"demanded_us\": %.17g, \"late_us\": %.17g, \"memory_us\": %.17g, "
+      "\"host_us\": %.17g",
       to_microseconds(static_cast<double>(totals.time)),
-      to_microseconds(static_cast<double>(totals.compute)),
       totals.in_bytes,
       totals.out_bytes,
+      totals.moved_bytes,
       to_microseconds(static_cast<double>(totals.copying)),
       to_microseconds(static_cast<double>(totals.hidden)),
       stall(Stall::kDemanded),
       stall(Stall::kLate),
-      stall(Stall::kMemory));
+      stall(Stall::kMemory),
+      stall(Stall::kHost));
+}
+
+void print_out_of_memory(const OutOfMemory& error) {
+  std::printf(
+      ", \"out_of_memory\": {\"line\": %zu, \"wanted_bytes\": %zu, "
+      "\"missing_bytes\": %zu}",
+      error.line,
+      error.wanted,
+      error.missing);
 }
 
 } // namespace
@@ -48,32 +66,22 @@ void print_totals(const Totals& totals) {
 void replay_and_report(
     std::istream& in,
     const Machine& machine,
-    at::cuda::lms::Policy& policy) {
+    at::cuda::lms::Policy* policy) {
   const Trace trace = read_trace(in);
   const Measured measured = measured_part(trace);
-  try {
-    const Totals totals = Simulation(trace, machine, policy).run(measured);
-    const Traffic bound = belady(trace, machine.capacity, measured);
-    const double floor = ordered_floor(trace, machine, measured);
-    std::printf("{\"steps\": %zu, ", measured.steps);
-    print_totals(totals);
-    std::printf(
-        ", \"bound_in_bytes\": %zu, \"bound_out_bytes\": %zu, "
-        "\"ordered_us\": %.17g}\n",
-        bound.in_bytes,
-        bound.out_bytes,
-        to_microseconds(floor));
-  } catch (const OutOfMemory& error) {
-    print_out_of_memory(error);
+  std::printf("{");
+  print_bounds(trace, machine, measured);
+  if (policy) {
+    try {
+      const Trace joined =
+          with_chunks_joined(trace, machine.capacity / kChunksInLimit);
+      print_totals(
+          Simulation(joined, machine, *policy).run(measured_part(joined)));
+    } catch (const OutOfMemory& error) {
+      print_out_of_memory(error);
+    }
   }
-}
-
-Machine parse_machine(const char* const words[3]) {
-  Machine machine;
-  machine.capacity = std::stoull(words[0]);
-  machine.in_bandwidth = std::stod(words[1]);
-  machine.out_bandwidth = std::stod(words[2]);
-  return machine;
+  std::printf("}\n");
 }
 
 } // namespace lms_replay

@@ -6,16 +6,12 @@
 
 namespace lms_replay {
 
-// Runs the policy on the packed trace (see trace.h) and prints one JSON object:
-// the results with the bounds to judge them by, or what the run ran out of.
+// Prints one JSON object: the bounds of the packed trace (see trace.h) and,
+// unless the policy is null, the results of running it, or what that ran out
+// of.
 void replay_and_report(
     std::istream& trace,
     const Machine& machine,
-    at::cuda::lms::Policy& policy);
-
-// The machine that words of the command line describe: capacity in bytes,
-// bandwidths from host to device and back in bytes per second.
-// Throws std::logic_error if they are no numbers.
-Machine parse_machine(const char* const words[3]);
+    at::cuda::lms::Policy* policy);
 
 } // namespace lms_replay

@@ -19,28 +19,66 @@ bool is_small(size_t bytes) {
   return block_size(bytes) <= kSmallSize;
 }
 
-// The most memory that storages which are not paged take at once.
-size_t set_aside(const Trace& trace) {
+// Memory that storages which are not paged take.
+struct SmallMemory {
+  size_t peak = 0; // the most at once
+  size_t when_short = 0; // when all storages first exceed the capacity
+};
+
+SmallMemory small_memory(const Trace& trace, size_t capacity) {
+  SmallMemory small;
   size_t now = 0;
-  size_t peak = 0;
+  size_t all = 0;
+  bool is_short = false;
   for (const Event& event : trace.events) {
     const bool is_alloc = event.kind == EventKind::kAlloc;
     if (!is_alloc && event.kind != EventKind::kFree) {
       continue;
     }
-    const size_t bytes = trace.bytes[event.index];
-    if (is_small(bytes)) {
-      now = is_alloc ? now + block_size(bytes) : now - block_size(bytes);
-      peak = std::max(peak, now);
+    const size_t size = block_size(trace.bytes[event.index]);
+    all = is_alloc ? all + size : all - size;
+    if (is_small(trace.bytes[event.index])) {
+      now = is_alloc ? now + size : now - size;
+      small.peak = std::max(small.peak, now);
+    }
+    if (all > capacity && !is_short) {
+      small.when_short = now;
+      is_short = true;
     }
   }
-  return peak;
+  return small;
 }
 
-size_t pageable(const Trace& trace, size_t capacity) {
-  const size_t aside = set_aside(trace);
-  return capacity > aside ? capacity - aside : 0;
+size_t less(size_t whole, size_t part) {
+  return whole - std::min(whole, part);
 }
+
+// Bytes that the policy may plan with.
+size_t pageable(const Trace& trace, const Machine& machine) {
+  return less(machine.capacity, small_memory(trace, machine.capacity).peak);
+}
+
+// Bytes of the segment that the engine takes when memory first runs short. The
+// original one takes none; that it has all that is pageable is as near.
+size_t segment_size(const Trace& trace, const Machine& machine) {
+  // Of LMSConsolidation.cpp.
+  constexpr size_t kRestPart = 64;
+  constexpr size_t kLeastRest = size_t{8} << 20;
+  constexpr size_t kSmallGrowth = 4;
+  const SmallMemory small = small_memory(trace, machine.capacity);
+  if (machine.blocks_host || small.peak == 0) {
+    return less(machine.capacity, small.peak);
+  }
+  const size_t rest = std::max(
+      {machine.capacity / kRestPart,
+       kLeastRest,
+       kSmallGrowth * small.when_short,
+       small.peak});
+  return less(machine.capacity, rest);
+}
+
+// Pieces of work that a stream holds before a launch blocks, as CUDA has it.
+constexpr size_t kStreamDepth = 1024;
 
 Paged& paged(Page* page) {
   return *static_cast<Paged*>(page);
@@ -55,16 +93,15 @@ Simulation::Simulation(
     : trace_(trace),
       machine_(machine),
       policy_(policy),
-      memory_(pageable(trace, machine.capacity)),
+      memory_(segment_size(trace, machine)),
       pages_(trace.bytes.size()),
-      in_(machine.in_bandwidth),
-      out_(machine.out_bandwidth) {
+      link_(machine) {
   for (size_t i = 0; i < pages_.size(); ++i) {
     pages_[i].id = i + 1;
     pages_[i].bytes = trace.bytes[i];
     pages_[i].is_small = is_small(trace.bytes[i]);
   }
-  policy_.set_capacity(pageable(trace, machine.capacity));
+  policy_.set_capacity(pageable(trace, machine));
 }
 
 Totals Simulation::run(const Measured& measured) {
@@ -128,15 +165,21 @@ const Paged* Simulation::fetch_arguments() {
 }
 
 void Simulation::wait_for_memory_and_arguments() {
-  Time start = memory_ready_;
+  Time start = 0;
+  enqueue(memory_pending_.size());
+  for (const CopyId copy : memory_pending_) {
+    start = std::max(start, link_.end_of(copy));
+  }
+  memory_pending_.clear();
   Stall cause = Stall::kMemory;
   Time held_up = 0;
   for (const TraceUse& use : trace_.uses_of(next_operator_)) {
     const Paged& page = pages_[use.storage];
-    if (page.arrival > start) {
-      start = page.arrival;
+    const Time arrival = link_.end_of(page.arrival);
+    if (arrival > start) {
+      start = arrival;
       cause = page.is_prefetched ? Stall::kLate : Stall::kDemanded;
-      held_up = page.held_up;
+      held_up = link_.waited_for_memory(page.arrival);
     }
   }
   stall_until(std::min(start, totals_.time + held_up), Stall::kMemory);
@@ -146,9 +189,11 @@ void Simulation::wait_for_memory_and_arguments() {
 void Simulation::launch() {
   wait_for_memory_and_arguments();
   const TraceOperator& op = trace_.operators[next_operator_];
+  host_ += machine_.host_per_operator;
+  stall_until(host_, Stall::kHost);
   computing_.push_back({totals_.time, totals_.time + op.duration});
   totals_.time += op.duration;
-  totals_.compute += op.duration;
+  enqueue(op.duration > 0 ? 1 : 0); // a view launches nothing
 
   at::cuda::lms::Operator seen;
   seen.name = op.name;
@@ -189,6 +234,30 @@ void Simulation::stall_until(Time time, Stall cause) {
     totals_.stalls[static_cast<size_t>(cause)] += time - totals_.time;
     totals_.time = time;
   }
+  if (machine_.blocks_host) {
+    host_ = totals_.time;
+  }
+}
+
+// The host waits where too many copies of a direction have not ended. A copy is
+// several pieces of work of its stream: it waits for operators, in also for the
+// page-out of the bytes and for the memory, and ends with an event.
+void Simulation::wait_for_copies(Direction direction) {
+  const size_t pieces = direction == Direction::kIn ? 5 : 3;
+  const CopyId before = link_.nth_last(direction, kStreamDepth / pieces);
+  host_ = std::max(host_, link_.end_of(before));
+}
+
+// Pieces of work that end now, on the compute stream. The host waits where too
+// many have not ended.
+void Simulation::enqueue(size_t pieces) {
+  for (; pieces > 0; --pieces) {
+    queued_.push_back(totals_.time);
+    if (queued_.size() > kStreamDepth) {
+      host_ = std::max(host_, queued_.front());
+      queued_.pop_front();
+    }
+  }
 }
 
 // --- storages ---
@@ -203,7 +272,8 @@ void Simulation::allocate(Paged& page) {
   if (!place) {
     fail(page);
   }
-  memory_ready_ = std::max(memory_ready_, place->available);
+  memory_pending_.insert(
+      memory_pending_.end(), place->pending.begin(), place->pending.end());
   settle(page, place->address);
 }
 
@@ -212,7 +282,8 @@ void Simulation::allocate_small(Paged& page) {
   small_taken_ += block_size(page.bytes);
   if (small_taken_ > machine_.capacity) {
     const size_t missing = small_taken_ - machine_.capacity;
-    throw OutOfMemory(event_, block_size(page.bytes), missing);
+    throw OutOfMemory(
+        trace_.events[event_].line, block_size(page.bytes), missing);
   }
 }
 
@@ -226,7 +297,7 @@ void Simulation::free(Paged& page) {
   page.evictable = false;
   if (page.resident) {
     page.resident = false;
-    memory_.release(page.address, page.arrival, totals_.time);
+    memory_.release(page.address, {page.arrival});
   }
 }
 
@@ -237,152 +308,48 @@ void Simulation::settle(Paged& page, uintptr_t address) {
   memory_.set_page(address, &page);
 }
 
-// --- paging ---
-
-std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
-  reap();
-  at::cuda::lms::Request request;
-  request.bytes = block_size(page.bytes);
-  request.ahead = ahead ? &page : nullptr;
-  request.sent = sent_;
-  request.left = leaving_.empty()
-      ? sent_
-      : leaving_.front().leaves_at - leaving_.front().bytes;
-  while (true) {
-    request.leaving = first_leaving(request.bytes);
-    if (auto place = memory_.allocate(page.bytes, totals_.time)) {
-      return place;
-    }
-    const auto victims = policy_.choose_window(memory_.layout(), request);
-    if (victims.empty()) {
-      return std::nullopt;
-    }
-    for (Page* victim : victims) {
-      if (!victim->resident || !victim->evictable) {
-        throw std::logic_error("the policy evicts what may not leave");
-      }
-      hand_over(paged(victim));
-    }
-  }
-}
-
-// Returns false if there is no room.
-bool Simulation::page_in(Paged& page, bool ahead) {
-  const auto place = obtain(page, ahead);
-  if (!place) {
-    return false;
-  }
-  const Time early = std::max({in_.free(), totals_.time, page.departure});
-  const Interval done = in_.copy(page.bytes, std::max(early, place->available));
-  totals_.in_bytes += page.bytes;
-  page.arrival = done.end;
-  page.held_up = done.begin - early;
-  page.is_prefetched = ahead;
-  page.clean = !machine_.blocks_host;
-  settle(page, place->address);
-  if (machine_.blocks_host) {
-    stall_until(page.arrival, Stall::kDemanded);
-  }
-  return true;
-}
-
-// Ends the page's residence; its memory may have another owner from the time
-// that is returned.
-Time Simulation::page_out(Paged& page) {
-  page.resident = false;
-  page.evictable = false;
-  if (page.clean) {
-    return page.arrival;
-  }
-  const Time earliest = std::max(totals_.time, page.arrival);
-  page.departure = out_.copy(page.bytes, earliest).end;
-  totals_.out_bytes += page.bytes;
-  sent_ += page.bytes;
-  page.clean = true;
-  if (machine_.blocks_host) {
-    stall_until(page.departure, Stall::kMemory);
-  }
-  return page.departure;
-}
-
-// Keeps the page's memory until its copy has ended or somebody needs it.
-void Simulation::evict_early(Paged& page) {
-  if (page.clean || machine_.blocks_host) {
-    hand_over(page);
-    return;
-  }
-  Paged& rest = leaving_.emplace_back();
-  rest.bytes = page.bytes;
-  rest.clean = true;
-  rest.arrival = page_out(page); // a clean page's memory is free from then
-  rest.leaves_at = sent_;
-  settle(rest, page.address);
-}
-
-// Makes the page's memory free now; a copy may still use it.
-void Simulation::hand_over(Paged& page) {
-  const Time until = page_out(page);
-  memory_.release(page.address, until, totals_.time);
-}
-
-void Simulation::evict_all() {
-  std::vector<Paged*> all;
-  for (const auto& [address, segment] : memory_.layout().segments()) {
-    for (const auto& [begin, block] : segment.blocks) {
-      all.push_back(&paged(block.page));
-    }
-  }
-  for (Paged* page : all) {
-    hand_over(*page);
-  }
-}
-
-// The page that has left before all other, if its memory has that size.
-Page* Simulation::first_leaving(size_t bytes) {
-  for (Paged& page : leaving_) {
-    if (page.resident) {
-      return memory_.size_at(page.address) == bytes ? &page : nullptr;
-    }
-  }
-  return nullptr;
-}
-
-// Gives back the memory of pages whose copies have ended.
-void Simulation::reap() {
-  while (!leaving_.empty() && leaving_.front().arrival <= totals_.time) {
-    if (leaving_.front().resident) {
-      hand_over(leaving_.front());
-    }
-    leaving_.pop_front();
-  }
-}
-
 // --- results ---
 
 void Simulation::fail(const Paged& page) {
   const size_t wanted = block_size(page.bytes);
   const size_t window = std::min(memory_.largest_window(), wanted);
-  throw OutOfMemory(event_, wanted, wanted - window);
+  throw OutOfMemory(trace_.events[event_].line, wanted, wanted - window);
 }
 
 Simulation::Mark Simulation::mark() const {
-  return {totals_, in_.count(), out_.count()};
+  return {totals_, link_.count()};
 }
 
-Totals Simulation::since(const Mark& mark) const {
+Totals Simulation::since(const Mark& mark) {
   Totals totals = totals_;
   totals.time -= mark.totals.time;
-  totals.compute -= mark.totals.compute;
   totals.in_bytes -= mark.totals.in_bytes;
   totals.out_bytes -= mark.totals.out_bytes;
-  totals.copying =
-      in_.duration(mark.in_copies) + out_.duration(mark.out_copies);
-  totals.hidden = in_.hidden(mark.in_copies, computing_) +
-      out_.hidden(mark.out_copies, computing_);
+  totals.moved_bytes -= mark.totals.moved_bytes;
+  measure_copies(mark.copies, totals);
   for (size_t cause = 0; cause < kStallCauses; ++cause) {
     totals.stalls[cause] -= mark.totals.stalls[cause];
   }
   return totals;
+}
+
+// What the copies after the first `skipped` took, and the part within the
+// operators.
+void Simulation::measure_copies(size_t skipped, Totals& totals) {
+  for (const auto& copies : link_.intervals(skipped)) {
+    auto first = computing_.begin();
+    for (const Interval& copy : copies) {
+      totals.copying += copy.end - copy.begin;
+      while (first != computing_.end() && first->end <= copy.begin) {
+        ++first;
+      }
+      for (auto op = first; op != computing_.end() && op->begin < copy.end;
+           ++op) {
+        totals.hidden +=
+            std::min(copy.end, op->end) - std::max(copy.begin, op->begin);
+      }
+    }
+  }
 }
 
 } // namespace lms_replay

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSSpace.h>
 
-#include "copies.h"
+#include "link.h"
 #include "memory.h"
 #include "trace.h"
 
@@ -16,9 +17,9 @@ namespace lms_replay {
 
 // Note [Replay]
 // ~~~~~~~~~~~~~
-// Program order decides what happens, clocks decide when. The host runs ahead
-// of the device and costs nothing, so the only clocks are those of the compute
-// stream and of the two copy engines:
+// Program order decides what happens, clocks decide when: the compute stream's,
+// that of the link to the host with its two copy engines, and the host's, which
+// runs ahead of the device as far as the depth of streams lets it:
 //  - An allocation belongs to the operator after it. Before the first of them
 //    the operator's arguments are pinned and those paged out are fetched, as
 //    the engine does; after the operator they are unpinned and the policy is
@@ -29,23 +30,31 @@ namespace lms_replay {
 //    copy: an operator for what is allocated, a page-in for its own memory.
 //  - A page-in starts when the work before it is done, its engine is free, its
 //    memory's earlier copies and the page-out of the same bytes have ended.
+//  - Where free memory is only in pieces, pages are moved aside within the
+//    device, as the engine does (Note [Moving storages aside]), by an engine
+//    that has half of the memory's bandwidth and slows nothing down.
+//  - What the engine knows of the copies is what has happened by the host's
+//    clock, which is why that is kept: memory that was left a while ago may
+//    count as being left still.
 //  - A host-blocking machine (the original engine) computes nothing while it
-//    copies, and always copies out.
+//    copies, always copies out and moves nothing aside.
 // Limitations: storages of at most 1 MiB stay on the device and take no part
 // in paging (the caching allocator keeps them in segments of their own); the
-// most that they take together is set aside.
+// most that they take together is set aside, or what the engine leaves for them
+// beside its one segment if that is more.
 
 // Why an operator waited: for the last of what it needs to arrive. A page-in
-// that itself waited for memory counts as memory for that long.
-enum class Stall { kDemanded, kLate, kMemory };
-constexpr size_t kStallCauses = 3;
+// that itself waited for memory counts as memory for that long; copies within
+// the device count as page-ins. Or the host had not asked for it.
+enum class Stall { kDemanded, kLate, kMemory, kHost };
+constexpr size_t kStallCauses = 4;
 
 // Sums since the start of the measured part.
 struct Totals {
   Time time = 0;
-  Time compute = 0;
   size_t in_bytes = 0;
   size_t out_bytes = 0;
+  size_t moved_bytes = 0; // within the device
   Time copying = 0; // of both engines
   Time hidden = 0; // the part of it during which an operator ran
   std::array<Time, kStallCauses> stalls{}; // by Stall
@@ -54,9 +63,8 @@ struct Totals {
 // A storage, or memory that is still being copied out, which has the id 0.
 struct Paged : at::cuda::lms::Page {
   uintptr_t address = 0; // while resident
-  Time arrival = 0; // end of its last page-in
-  Time departure = 0; // end of its last page-out
-  Time held_up = 0; // how long its last page-in waited for memory
+  CopyId arrival = kNoCopy; // its last page-in
+  CopyId departure = kNoCopy; // its last page-out
   bool is_prefetched = false; // its last page-in was ahead of its use
   bool is_pinned = false; // by the next operator
   bool is_alive = false;
@@ -65,13 +73,13 @@ struct Paged : at::cuda::lms::Page {
 
 // What one operator uses does not fit.
 struct OutOfMemory : std::runtime_error {
-  OutOfMemory(size_t event, size_t wanted, size_t missing)
+  OutOfMemory(size_t line, size_t wanted, size_t missing)
       : std::runtime_error("out of memory"),
-        event(event),
+        line(line),
         wanted(wanted),
         missing(missing) {}
 
-  size_t event;
+  size_t line;
   size_t wanted; // contiguous bytes
   size_t missing; // of these, when all that may leave has left
 };
@@ -90,8 +98,7 @@ class Simulation {
   // Where the measured part begins in what is recorded.
   struct Mark {
     Totals totals;
-    size_t in_copies = 0;
-    size_t out_copies = 0;
+    size_t copies = 0;
   };
 
   void play(const Event& event);
@@ -105,8 +112,10 @@ class Simulation {
   void obey(const at::cuda::lms::Actions& actions);
 
   std::optional<Memory::Place> obtain(const Paged& page, bool ahead);
+  void make_gap(const at::cuda::lms::Request& request);
+  bool move_out_of(const at::cuda::lms::Clearing& clearing, Paged& page);
   bool page_in(Paged& page, bool ahead);
-  Time page_out(Paged& page);
+  CopyIds page_out(Paged& page);
   void evict_early(Paged& page);
   void hand_over(Paged& page);
   void settle(Paged& page, uintptr_t address);
@@ -114,10 +123,13 @@ class Simulation {
   at::cuda::lms::Page* first_leaving(size_t bytes);
   void reap();
 
+  void enqueue(size_t pieces);
+  void wait_for_copies(Direction direction);
   void stall_until(Time time, Stall cause);
   [[noreturn]] void fail(const Paged& page);
   Mark mark() const;
-  Totals since(const Mark& mark) const;
+  Totals since(const Mark& mark);
+  void measure_copies(size_t skipped, Totals& totals);
 
   const Trace& trace_;
   const Machine machine_;
@@ -125,14 +137,16 @@ class Simulation {
   Memory memory_;
   std::vector<Paged> pages_; // by storage
   std::deque<Paged> leaving_; // in the order in which their copies end
-  CopyEngine in_;
-  CopyEngine out_;
+  Link link_;
   std::vector<Interval> computing_;
   Totals totals_; // its `time` is the compute stream's clock
-  Time memory_ready_ = 0; // of what the next operator allocated
+  Time host_ = 0; // the program's clock
+  std::deque<Time> queued_; // ends of the compute stream's last pieces of work
+  CopyIds memory_pending_; // on what the next operator allocated
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;
   uint64_t sent_ = 0; // bytes to the host
+  uintptr_t hand_ = 0; // see Note [Bounded search]
   size_t small_taken_ = 0; // bytes of memory that is not paged
   bool is_prepared_ = false;
 };

@@ -1,8 +1,10 @@
 #include "trace.h"
 
 #include <iterator>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace lms_replay {
 namespace {
@@ -37,6 +39,7 @@ void read_operator(Words& words, Trace& trace) {
   TraceOperator op;
   op.name = static_cast<uint64_t>(words.operand());
   op.duration = words.operand();
+  op.continues = words.operand() != 0;
   op.first_use = trace.uses.size();
   for (int64_t left = words.operand(); left > 0; --left) {
     const int64_t use = words.operand();
@@ -45,7 +48,97 @@ void read_operator(Words& words, Trace& trace) {
   trace.operators.push_back(op);
 }
 
+// Appends events to a trace, and joins chunks where they fit.
+class Joining {
+ public:
+  Joining(const Trace& from, size_t most) : from_(from), most_(most) {
+    to_.bytes = from.bytes;
+  }
+
+  Trace run() {
+    for (const Event& event : from_.events) {
+      if (event.kind == EventKind::kAlloc) {
+        allocations_.push_back(event);
+      } else if (event.kind == EventKind::kOperator) {
+        add_operator(event);
+      } else {
+        end_operator();
+        add_allocations();
+        to_.events.push_back(event);
+      }
+    }
+    end_operator();
+    add_allocations();
+    to_.operators.emplace_back().first_use = to_.uses.size();
+    return std::move(to_);
+  }
+
+ private:
+  void add_operator(const Event& event) {
+    const TraceOperator& op = from_.operators[event.index];
+    size_t more = 0;
+    for (const TraceUse& use : from_.uses_of(event.index)) {
+      more += uses_.count(use.storage) > 0 ? 0 : from_.bytes[use.storage];
+    }
+    if (!op.continues || !is_open_ || bytes_ + more > most_) {
+      end_operator();
+      op_ = op;
+      op_.duration = 0;
+      is_open_ = true;
+    }
+    add_allocations();
+    event_ = event;
+    bytes_ += more;
+    op_.duration += op.duration;
+    for (const TraceUse& use : from_.uses_of(event.index)) {
+      if (uses_.count(use.storage) == 0) {
+        order_.push_back(use.storage);
+      }
+      uses_[use.storage] = uses_[use.storage] || use.writes;
+    }
+  }
+
+  void end_operator() {
+    if (!is_open_) {
+      return;
+    }
+    event_.index = to_.operators.size();
+    to_.events.push_back(event_);
+    op_.first_use = to_.uses.size();
+    to_.operators.push_back(op_);
+    for (const uint32_t storage : order_) {
+      to_.uses.push_back({storage, uses_[storage]});
+    }
+    uses_.clear();
+    order_.clear();
+    bytes_ = 0;
+    is_open_ = false;
+  }
+
+  void add_allocations() {
+    to_.events.insert(
+        to_.events.end(), allocations_.begin(), allocations_.end());
+    allocations_.clear();
+  }
+
+  const Trace& from_;
+  const size_t most_; // bytes that an operator uses
+  Trace to_;
+  // Since the last event that was added:
+  std::vector<Event> allocations_;
+  bool is_open_ = false; // there is an operator, the following:
+  Event event_{EventKind::kOperator, 0, 0};
+  TraceOperator op_;
+  std::map<uint32_t, bool> uses_; // and whether it writes
+  std::vector<uint32_t> order_; // of the uses
+  size_t bytes_ = 0; // of the uses
+};
+
 } // namespace
+
+Trace with_chunks_joined(const Trace& trace, size_t most) {
+  return Joining(trace, most).run();
+}
 
 Trace read_trace(std::istream& in) {
   Trace trace;
@@ -70,7 +163,8 @@ Trace read_trace(std::istream& in) {
       default:
         throw std::runtime_error("no such event: " + std::to_string(word));
     }
-    trace.events.push_back({kind, index});
+    constexpr size_t kFirstLine = 2; // the header is line 1
+    trace.events.push_back({kind, index, kFirstLine + trace.events.size()});
   }
   TraceOperator end;
   end.first_use = trace.uses.size();

@@ -16,10 +16,11 @@ enum class EventKind : int64_t {
   kOperator = 4
 };
 
-// One line of the trace after the header; event k is line k + 2.
+// One line of the trace after the header.
 struct Event {
   EventKind kind;
   size_t index; // of the storage or of the operator; 0 for a step
+  size_t line;
 };
 
 struct TraceUse {
@@ -30,6 +31,7 @@ struct TraceUse {
 struct TraceOperator {
   uint64_t name = 0; // hash
   Time duration = 0;
+  bool continues = false; // it may be a further chunk of the one before
   size_t first_use = 0; // in Trace::uses; the next operator's is the end
 };
 
@@ -68,18 +70,15 @@ struct Trace {
 //   kAlloc     bytes
 //   kFree      storage
 //   kStep
-//   kOperator  name, duration, number of uses, and each as 2 * storage + writes
+//   kOperator  name, duration, whether it may be a further chunk of the list
+//              operator before it, number of uses, and each as
+//              2 * storage + writes
 // Throws std::runtime_error if it ends in the middle of an event.
 Trace read_trace(std::istream& in);
 
-// What a trace is replayed on.
-struct Machine {
-  size_t capacity = 0; // bytes of device memory
-  double in_bandwidth = 0; // host to device, bytes per second
-  double out_bandwidth = 0;
-  // Computes nothing while it copies, and always copies out: the original.
-  bool blocks_host = false;
-};
+// The trace with chunks of list operators joined as long as what one uses is at
+// most `most` bytes: they are recorded in smaller ones than an engine needs.
+Trace with_chunks_joined(const Trace& trace, size_t most);
 
 // The part of a trace that is measured: the steps after the third, when an
 // engine that learns has learnt; all of it where there are no such steps.

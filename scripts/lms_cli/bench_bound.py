@@ -1,53 +1,42 @@
-"""The reference bound of a cell: what no engine can beat, from a recorded trace.
-
-The larger of compute time and, for each direction, the bytes that farthest-next-use eviction with
-full knowledge of the trace must move, over bandwidth.
-"""
+"""What no engine can beat in a cell, from a recorded trace: docs/traces.md says how it is found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lms_cli.trace_format import Trace
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Of one iteration."""
+    """Of one iteration; times in virtual nanoseconds."""
 
-    step_ns: float  # virtual nanoseconds
-    h2d_bytes: float
+    step_ns: float  # the reference bound
+    floor_ns: float  # the larger of that and of what program order forbids
+    h2d_bytes: float  # moved by farthest-next-use eviction
     d2h_bytes: float
 
 
-def bound(trace: Path, capacity: int, card: dict[str, Any]) -> Bound | None:
+def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
     """The bound of a traced workload on a card.
 
     Args:
-        trace: what the engine wrote: JSON lines in program order.
+        trace: recorded where everything fits.
         capacity: bytes of device memory.
         card: the entry of cards.json; its page-locked bandwidths count.
 
-    Returns:
-        None if the engine wrote no trace, or one operator does not fit in the capacity.
-
     Raises:
-        LmsError: the trace breaks its format, or the replay cannot be built.
+        LmsError: the replay cannot be built.
     """
-    from lms_cli import trace_format, trace_replay
-    from lms_cli.errors import OutOfMemoryError
+    from lms_cli import trace_replay
 
-    if not trace.is_file() or trace.stat().st_size == 0:
-        return None
-    locked = card["page_locked"]
-    machine = trace_replay.Machine(capacity, locked["h2d"], locked["d2h"])
-    try:
-        result = trace_replay.replay(trace_format.read(trace), machine, "original")
-    except OutOfMemoryError:
-        return None
-    steps = result.steps
+    machine = replace(trace_replay.machine_of(card), capacity=capacity)
+    found = trace_replay.bounds(trace, machine)
     return Bound(
-        1e3 * result.bound_us / steps,
-        result.bound_in_bytes / steps,
-        result.bound_out_bytes / steps,
+        1e3 * found.bound_us / found.steps,
+        1e3 * found.floor_us / found.steps,
+        found.bound_in_bytes / found.steps,
+        found.bound_out_bytes / found.steps,
     )

@@ -38,6 +38,19 @@ def cards() -> ModuleType:
     return _import("simcuda.cards", paths.SIMCUDA / "python")
 
 
+def card(name: str) -> dict[str, Any]:
+    """A card that the simulated device knows: its entry of cards.json.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in cards().names():
+        known = ", ".join(cards().names())
+        raise UsageError(f"there is no card {name}", f"The simulated device knows {known}.")
+    found: dict[str, Any] = cards().card(name)
+    return found
+
+
 def _import(name: str, folder: Path) -> ModuleType:
     sys.path.insert(0, str(folder))
     try:
@@ -124,7 +137,7 @@ class Outcome:
         return float(self.figures["h2d_bytes"]), float(self.figures["d2h_bytes"])
 
 
-def subject(workload: str, card: str) -> Subject:
+def subject(workload: str, card_name: str) -> Subject:
     """What `NAME` or `NAME@BATCH` and the name of a card stand for.
 
     Raises:
@@ -136,11 +149,8 @@ def subject(workload: str, card: str) -> Subject:
         raise UsageError(
             f"{workload}: {batch!r} is no batch", f"Write a number of samples: {name}@32."
         )
-    if card not in cards().names():
-        raise UsageError(
-            f"there is no card {card}", f"The simulated device knows {', '.join(cards().names())}."
-        )
-    return Subject(name, int(batch) if at else found.batch, card)
+    card(card_name)
+    return Subject(name, int(batch) if at else found.batch, card_name)
 
 
 def named(what: str, name: str) -> Any:

@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lms_cli import bench_bound, bench_cells, files, lms_environment, progress, simulate
+from lms_cli import (
+    bench_bound,
+    bench_cells,
+    files,
+    lms_environment,
+    progress,
+    simulate,
+    trace_format,
+)
 from lms_cli.bench_bound import Bound
 from lms_cli.bench_cells import Cell, Fingerprints, Outcome, Subject
 from lms_cli.errors import LmsError
@@ -23,7 +31,7 @@ class Results:
     """The outcomes of a run, in the order in which tables show them."""
 
     outcomes: dict[Cell, Outcome] = field(default_factory=dict)
-    bounds: dict[Cell, Bound] = field(default_factory=dict)  # of the cells that have one
+    bounds: dict[Cell, Bound] = field(default_factory=dict)  # empty without traces
 
     def ideal(self, subject: Subject) -> tuple[Cell, Outcome]:
         """The ideal cell of a subject."""
@@ -90,7 +98,7 @@ class Runner:
         return outcome
 
     def trace(self, subject: Subject, iterations: int) -> Path:
-        """The trace of a subject's training, which is empty if the engine writes none."""
+        """The trace of a subject's training, recorded where it fits."""
         cell = Cell(subject, "lms", None, bench_cells.UNLIMITED, iterations)
         path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
         if not path.exists():
@@ -165,15 +173,10 @@ def measure(
 
 
 def bounds(runner: Runner, results: Results) -> dict[Cell, Bound]:
-    """The reference bounds of the cells that use LMS and ran on limited memory."""
+    """What the cells on limited memory can be judged by."""
     found: dict[Cell, Bound] = {}
     for subject in results.subjects():
-        cells = [
-            cell
-            for cell, outcome in results.outcomes.items()
-            if cell.subject == subject and cell.ratio and outcome.ok
-            if bench_cells.named("rival", cell.rival).uses_lms
-        ]
+        cells = [cell for cell in results.outcomes if cell.subject == subject and cell.ratio]
         if cells:
             found |= _bounds(runner, subject, cells)
     return found
@@ -182,10 +185,13 @@ def bounds(runner: Runner, results: Results) -> dict[Cell, Bound]:
 def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, Bound]:
     """Those of one subject; none where it cannot be traced, for the figures stand without."""
     try:
-        trace = runner.trace(subject, cells[0].iterations)
+        trace = trace_format.read(runner.trace(subject, cells[0].iterations))
     except LmsError as error:
         progress.note(f"no bound for {subject.title}: {error}")
         return {}
-    card = bench_cells.cards().card(subject.card)
-    found = {cell: bench_bound.bound(trace, cell.capacity, card) for cell in cells}
-    return {cell: least for cell, least in found.items() if least}
+    card = bench_cells.card(subject.card)
+    by_capacity = {
+        capacity: bench_bound.bound(trace, capacity, card)
+        for capacity in {cell.capacity for cell in cells}
+    }
+    return {cell: by_capacity[cell.capacity] for cell in cells}

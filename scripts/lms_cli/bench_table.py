@@ -10,20 +10,20 @@ from lms_cli.bench_cells import Cell, Outcome, Subject
 from lms_cli.bench_run import Results
 
 GIB = 1 << 30
-DETAILED = ("lms", "original")  # rivals whose traffic gets a table
 DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "at",
     "of ideal",
     "of bound",
+    "of floor",
     "ms",
     "in GB",
     "out GB",
     "in/bound",
     "out/bound",
     "hidden",
-    "device GiB",
     "host GiB",
 )
+MARK = "<!-- `lms bench --markdown` writes what follows -->"
 WIDTH = 110  # characters of a table that is written to a file
 
 
@@ -40,16 +40,13 @@ def tables(results: Results) -> Iterator[Table]:
     """Of each subject, the speeds of all rivals and the traffic of LMS."""
     for subject in results.subjects():
         yield speeds(results, subject)
-        for rival in DETAILED:
-            cells = _cells(results, subject, rival)
-            if cells:
-                title = f"{subject.title}: {rival}"
-                rows = tuple(_details(results, cell) for cell in cells)
-                yield Table(title, DETAILS, rows)
+        if cells := _cells(results, subject, "lms"):
+            rows = tuple(_details(results, cell) for cell in cells)
+            yield Table(f"{subject.title}: lms", DETAILS, rows)
 
 
 def speeds(results: Results, subject: Subject) -> Table:
-    """Each rival's share of the ideal speed at each ratio."""
+    """The share of the ideal speed at each ratio: of each rival, and what no engine can beat."""
     best = results.ideal(subject)[1]
     title = f"{subject.title}: {_ideal(best)}"
     others = [cell for cell in results.outcomes if cell.subject == subject and cell.ratio]
@@ -59,7 +56,21 @@ def speeds(results: Results, subject: Subject) -> Table:
         by_ratio = {cell.ratio: cell for cell in others if cell.rival == rival}
         shown = (_speed(results, by_ratio[ratio]) for ratio in ratios if ratio in by_ratio)
         rows.append((rival, *shown))
+    for name in ("bound", "floor"):
+        shares = [_limit(results, subject, ratio, name) for ratio in ratios]
+        if any(share != "-" for share in shares):
+            rows.append((f"the {name}", *shares))
     return Table(title, ("at", *(f"{ratio:g}" for ratio in ratios)), tuple(rows))
+
+
+def _limit(results: Results, subject: Subject, ratio: float, name: str) -> str:
+    """What the bound or the floor leaves of the ideal speed."""
+    best = results.ideal(subject)[1]
+    for cell, bound in results.bounds.items():
+        if cell.subject == subject and cell.ratio == ratio and best.ok:
+            least = {"bound": bound.step_ns, "floor": bound.floor_ns}[name]
+            return _percent(best.step_ns / max(least, best.step_ns))
+    return "-"
 
 
 def reasons(results: Results) -> Iterator[str]:
@@ -106,13 +117,13 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         f"{cell.ratio:g}",
         _speed(results, cell),
         "-" if bound is None else _percent(bound.step_ns / outcome.step_ns),
+        "-" if bound is None else _percent(bound.floor_ns / outcome.step_ns),
         f"{outcome.step_ns / 1e6:,.1f}",
         f"{to_device / 1e9:,.2f}",
         f"{from_device / 1e9:,.2f}",
         "-" if bound is None else _times(to_device, bound.h2d_bytes),
         "-" if bound is None else _times(from_device, bound.d2h_bytes),
         "-" if outcome.figures["hidden"] is None else _percent(outcome.figures["hidden"]),
-        f"{outcome.need / GIB:,.1f}",
         f"{outcome.figures['peak_page_locked_bytes'] / GIB:,.1f}",
     )
 
@@ -154,6 +165,12 @@ def markdown(results: Results, command: str) -> str:
         parts.append(f"### {table.title}\n\n" + "\n".join(lines))
     failed = "\n".join(f"- {reason}" for reason in reasons(results))
     return "\n\n".join([*parts, failed] if failed else parts) + "\n"
+
+
+def page(text: str, tables: str) -> str:
+    """A page with the tables in the place of what follows its mark; only these without one."""
+    before, mark, _ = text.partition(MARK)
+    return f"{before}{MARK}\n\n{tables}" if mark else tables
 
 
 def _line(row: tuple[str, ...]) -> str:

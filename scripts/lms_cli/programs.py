@@ -20,7 +20,8 @@ class Settings:
     device: str  # cuda or sim
     capacity: int | None = None  # bytes of each simulated device
     devices: int = 1  # simulated
-    kernels: str = "inline"  # simulated: inline or async
+    kernels: str = "inline"  # simulated: inline, async or timed
+    card: str | None = None  # whose times are simulated, with timed
     limit: int | None = None  # bytes of device memory that LMS may use
 
 
@@ -51,12 +52,13 @@ def variables(
     if settings.limit is not None:
         result["PYTORCH_LMS_LIMIT"] = str(settings.limit)
     if settings.device == "sim":
-        capacity = DEFAULT_CAPACITY if settings.capacity is None else settings.capacity
+        default = None if settings.card else DEFAULT_CAPACITY
         return simulate.variables(
             simulate.build(environment),
             result,
-            capacity=capacity,
+            capacity=default if settings.capacity is None else settings.capacity,
             devices=settings.devices,
             kernels=settings.kernels,
+            card=settings.card,
         )
     return result

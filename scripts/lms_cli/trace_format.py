@@ -21,6 +21,9 @@ KINDS = ("parameter", "gradient", "optimizer", "activation", "workspace", "input
 LARGEST = 1 << 56  # bytes or picoseconds: more would overflow a sum
 PICOSECONDS = 1e6  # in a microsecond
 
+# What the engine runs chunk by chunk, as LMSLists.cpp knows it.
+LIST_OPERATORS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
+
 ALLOC, FREE, STEP, OPERATOR = 1, 2, 3, 4  # EventKind of build/replay/trace.h
 
 
@@ -63,6 +66,7 @@ class _Reader:
     freed: set[int] = field(default_factory=set)
     sizes: list[int] = field(default_factory=list)  # bytes of each storage, by number
     names: dict[str, int] = field(default_factory=dict)  # hashes of the operators'
+    last_operator: str = ""  # if nothing but allocations came since
     taken: int = 0  # bytes that are allocated
     computing: int = 0  # picoseconds
     trace: Trace = field(default_factory=lambda: Trace("", "", array("q")))
@@ -136,6 +140,7 @@ class _Reader:
         self.trace.words.extend((ALLOC, size))
 
     def free(self, row: dict[str, Any]) -> None:
+        self.last_operator = ""
         number = self.number_of(row["free"])
         del self.live[row["free"]]
         self.freed.add(row["free"])
@@ -145,6 +150,7 @@ class _Reader:
     def step(self, row: dict[str, Any]) -> None:
         if type(row["step"]) is not int:
             raise _BadLineError(f"step is {_shown(row['step'])}, not an integer")
+        self.last_operator = ""
         self.trace.words.append(STEP)
 
     def operator(self, row: dict[str, Any]) -> None:
@@ -165,7 +171,9 @@ class _Reader:
         if name not in self.names:
             self.names[name] = _hash_of(name)
         words = self.trace.words
-        words.extend((OPERATOR, self.names[name], picoseconds, len(uses)))
+        continues = name == self.last_operator and name.startswith(LIST_OPERATORS)
+        self.last_operator = name
+        words.extend((OPERATOR, self.names[name], picoseconds, int(continues), len(uses)))
         words.extend([2 * number + written for number, written in uses.items()])
         self.trace.operators += 1
 

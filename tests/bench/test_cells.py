@@ -132,7 +132,7 @@ def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
     parser = argparse.ArgumentParser()
     bench.configure_parser(parser.add_subparsers())
     arguments = ["bench", "--workload", "gpt-tiny", "--rival", "lms", "--ratio", "2", "--jobs", "1"]
-    arguments += ["--environment", sys.prefix, "--out", str(tmp_path), "--bound"]
+    arguments += ["--environment", sys.prefix, "--out", str(tmp_path)]
     args = parser.parse_args([*arguments, "--markdown", str(tmp_path / "tables.md")])
     assert bench.execute(args) == 0
     shown = capsys.readouterr()

@@ -25,10 +25,11 @@ with open({log!r}, "a") as log:
 if args.rival in {broken!r}:
     sys.exit("it broke")
 if trace := os.environ.get("PYTORCH_LMS_TRACE"):
-    open(trace, "w").write("a trace")
+    open(trace, "w").write({trace!r})
 print(json.dumps({{"status": "ok", "step_ns": 7e6, "steps_ns": [7e6] * 6,
                   "peak_reserved_bytes": 8 << 30}}))
 """
+TRACE = '{"lms_trace": 1, "name": "a trace", "card": "none"}\n'
 CELLS = [made_up.IDEAL, made_up.cell("lms", 2), made_up.cell("checkpoint", 2)]
 
 
@@ -43,7 +44,7 @@ def bench(tmp_path, monkeypatch):
     def runner(broken=(), engine="engine", rest="rest"):
         log, program = tmp_path / "log", tmp_path / "program.py"
         log.write_text("")
-        program.write_text(PROGRAM.format(log=str(log), broken=broken))
+        program.write_text(PROGRAM.format(log=str(log), broken=broken, trace=TRACE))
         monkeypatch.setattr(bench_cells, "PROGRAM", program)
         environment = Environment(Path(sys.prefix))
         return bench_run.Runner(
@@ -160,8 +161,8 @@ def test_nothing_is_compared_with_an_ideal_that_failed(bench):
 
 def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
     def bound(trace, capacity, card):
-        assert trace.read_text() == "a trace" and card["name"] == made_up.SUBJECT.card
-        return Bound(1e6, 0, 0) if capacity == 4 << 30 else None
+        assert trace.name == "a trace" and card["name"] == made_up.SUBJECT.card
+        return Bound(1e6, 2e6, capacity, 0)
 
     def traced(runner):
         results = measure(runner)
@@ -170,8 +171,8 @@ def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
 
     monkeypatch.setattr(bench_bound, "bound", bound)
     results, _ = bench(work=traced)
-    [bounded] = results.bounds
-    assert (bounded.rival, bounded.ratio) == ("lms", 2)
+    assert [cell for cell in results.outcomes if cell.ratio] == list(results.bounds)
+    assert all(bound.h2d_bytes == cell.capacity for cell, bound in results.bounds.items())
     assert bench(work=traced)[1] == {}  # the trace is kept as the cells are
 
 

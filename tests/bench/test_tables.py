@@ -34,15 +34,22 @@ def test_speeds_are_shares_of_the_ideal():
 
 def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
-    _, lms, original = bench_table.tables(results)
+    _, lms = bench_table.tables(results)
     assert lms.rows[1] == (
-        *("2", "62.5 %", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "10.0", "3.0"),
+        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "3.0"),
     )
-    assert original.rows[1] == ("2", "failed", *"-" * 9)
-    results.bounds[made_up.cell("lms", 2)] = Bound(12.0 * made_up.MS, 2e9, 5e9)
-    _, lms, _ = bench_table.tables(results)
-    assert lms.rows[1][2:8] == ("75.0 %", "16.0", "4.00", "6.00", "2.00", "1.20")
+    results.bounds[made_up.cell("lms", 2)] = Bound(12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9)
+    speeds, lms = bench_table.tables(results)
+    assert lms.rows[1][2:9] == ("75.0 %", "87.5 %", "16.0", "4.00", "6.00", "2.00", "1.20")
+    assert speeds.rows[-2:] == (("the bound", "-", "83.3 %"), ("the floor", "-", "71.4 %"))
     assert all(len(row) == len(lms.headings) for row in lms.rows)
+
+
+def test_a_cell_of_lms_that_failed_has_its_row():
+    results = made_up.results()
+    results.outcomes[made_up.cell("lms", 2)] = Outcome("failed", "RuntimeError: no luck", {})
+    _, lms = bench_table.tables(results)
+    assert lms.rows[1] == ("2", "failed", *"-" * 9)
 
 
 def test_an_ideal_that_failed_leaves_its_rivals_out():
@@ -57,6 +64,13 @@ def test_markdown_says_how_it_was_made():
     assert text.startswith("Made by `./scripts/lms bench --ratio 2`.\n")
     assert "| at | 0.9 | 2 |\n| --- | ---: | ---: |\n| lms | 100.0 % | 62.5 % |\n" in text
     assert text.endswith("- gpt-tiny, original: RuntimeError: no luck\n")
+
+
+@pytest.mark.parametrize("old", ["", "old tables\n", "| old |\n| --- |\n"])
+def test_a_page_keeps_what_is_before_its_mark(old):
+    assert bench_table.page(old, "new tables\n") == "new tables\n"
+    page = f"# Title\n\nText.\n\n{bench_table.MARK}\n\n"
+    assert bench_table.page(page + old, "new tables\n") == page + "new tables\n"
 
 
 def test_the_terminal_gets_every_figure(capsys):

@@ -24,7 +24,9 @@ class Storage:
         return max([-1, *births, *(op for op in self.writes if op < written_before)])
 
 
-def floor_us(rows: list[dict[str, Any]], capacity: int, bandwidth: float) -> float:
+def floor_us(
+    rows: list[dict[str, Any]], capacity: int, bandwidth: float, both: float | None = None
+) -> float:
     """Of all steps after the third together."""
     storages: dict[int, Storage] = {}
     operators: list[float] = []
@@ -44,7 +46,7 @@ def floor_us(rows: list[dict[str, Any]], capacity: int, bandwidth: float) -> flo
     total = 0.0
     for begin, end in pairwise(steps[3:]):
         total += max(
-            _split(storages.values(), operators, begin, split, end, capacity, bandwidth)
+            _split(storages.values(), operators, begin, split, end, capacity, bandwidth, both)
             for split in range(begin, end)
         )
     return total
@@ -58,24 +60,26 @@ def _split(
     end: int,
     capacity: int,
     bandwidth: float,
+    both: float | None,
 ) -> float:
-    def copies(chosen: Any) -> float:
-        over = sum(storage.bytes for storage in storages if chosen(storage)) - capacity
-        return max(0, over) / bandwidth * 1e6
+    def over(chosen: Any) -> float:
+        return max(0, sum(storage.bytes for storage in storages if chosen(storage)) - capacity)
 
-    first = max(
-        sum(operators[begin:split]),
-        copies(
+    def copies(out: float, into: float) -> float:
+        together = (out + into) / (both or 2 * bandwidth)
+        return max(out / bandwidth, into / bandwidth, together) * 1e6
+
+    first = copies(
+        over(
             lambda s: (
                 split in s.uses
                 or (s.changed(split + 1, split) >= begin and s.is_used(split, len(operators)))
             )
         ),
-        copies(lambda s: s.birth < begin and s.is_used(begin, split + 1)),
+        over(lambda s: s.birth < begin and s.is_used(begin, split + 1)),
     )
-    second = max(
-        sum(operators[split:end]),
-        copies(lambda s: s.birth <= split and s.is_used(split, end)),
-        copies(lambda s: s.changed(end, end) > split and s.is_used(end, len(operators))),
+    second = copies(
+        over(lambda s: s.changed(end, end) > split and s.is_used(end, len(operators))),
+        over(lambda s: s.birth <= split and s.is_used(split, end)),
     )
-    return first + second
+    return max(first, sum(operators[begin:split])) + max(second, sum(operators[split:end]))

@@ -8,6 +8,8 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
+from lms_cli import compile, paths
+from replays import Replays
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +31,19 @@ def fake(pristine: FakeRelease, tmp_path: Path) -> FakeRelease:
     for tools in pristine.home.glob("tools-*"):
         (root / "home" / tools.name).symlink_to(tools.resolve())
     return FakeRelease(root)
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripted")
+    settings = {
+        "CMAKE_CXX_COMPILER": str(compile.find_compiler()),
+        "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
+    }
+    project = Path(__file__).parent / "scripted"
+    return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
+
+
+@pytest.fixture
+def replays(tmp_path: Path, scripted: Path) -> Replays:
+    return Replays(tmp_path, scripted)

@@ -1,93 +1,27 @@
-"""`lms trace replay`: tiny traces with times worked out by hand, and what holds for all.
-
-A page takes 1,000 us to copy, as long as most operators compute: 990 us at 10 GB/s and 10 us of
-latency.
-"""
+"""`lms trace replay`: tiny traces with times worked out by hand, and the command."""
 
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brute_floor import floor_us
-from lms_cli import compile, paths, simulate, trace_format
+from lms_cli import paths, simulate
 from lms_cli.errors import OutOfMemoryError, UsageError
-from lms_cli.trace_replay import Machine, Result, replay
-from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, free, op, write
-
-ROOM = 9_900_032  # bytes of device memory that a page takes
-BANDWIDTH = 10e9  # bytes per second, each way
-DEMANDED, LATE, MEMORY = "page-in demanded", "page-in late (prefetched)", "memory (page-out)"
-
-
-# --- replays ---
-
-
-@dataclass
-class Replays:
-    """Replays rows with the policy `original`, or with actions that a test names."""
-
-    folder: Path
-    scripted: Path
-
-    def original(self, rows: list[Any], pages: float) -> Result:
-        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
-        return replay(trace, machine(pages), "original")
-
-    def ours(self, rows: list[Any], pages: float, *actions: str) -> Result:
-        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
-        command = [self.scripted, str(int(pages * ROOM)), str(BANDWIDTH), str(BANDWIDTH), *actions]
-        done = subprocess.run(command, input=trace.words.tobytes(), capture_output=True)
-        assert (done.returncode, done.stderr) == (0, b"")
-        row = json.loads(done.stdout)
-        assert "out_of_memory" not in row
-        return Result(trace, machine(pages), "scripted", **row)
-
-
-def machine(pages: float) -> Machine:
-    return Machine(int(pages * ROOM), BANDWIDTH, BANDWIDTH)
-
-
-@pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripted")
-    settings = {
-        "CMAKE_CXX_COMPILER": str(compile.find_compiler()),
-        "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
-    }
-    project = Path(__file__).parent / "scripted"
-    return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
-
-
-@pytest.fixture
-def replays(tmp_path: Path, scripted: Path) -> Replays:
-    return Replays(tmp_path, scripted)
-
-
-def check(result: Result, time: float, in_pages: int, out_pages: int, **stalls: float) -> None:
-    row = result.report()
-    assert row["step_us"] == pytest.approx(time, abs=1e-6)
-    assert (row["in_bytes"], row["out_bytes"]) == (in_pages * PAGE, out_pages * PAGE)
-    causes = {"demanded": DEMANDED, "late": LATE, "memory": MEMORY}
-    expected = {cause: stalls.get(name, 0) for name, cause in causes.items()}
-    assert row["stalls_us"] == pytest.approx(expected, abs=1e-6)
-
-
-# One page has to leave for another, and comes back.
-SWAP = [alloc(0), op("", "0"), alloc(1), op("", "1"), op("0", "")]
-# Page 0 leaves twice; whether it was written in between decides what the second time costs.
-TWICE_READ = [
-    *(alloc(0), op("", "0"), alloc(1), op("", "1"), free(1), op("0", "")),
-    *(alloc(2), op("", "2"), free(2), op("0", "")),
-]
-TWICE_WRITTEN = [row if row != op("0", "") else op("0", "0") for row in TWICE_READ]
+from replays import (
+    BANDWIDTH,
+    ROOM,
+    SWAP,
+    TWICE_READ,
+    TWICE_WRITTEN,
+    Replays,
+    check,
+)
+from synthetic_trace import MIB, PAGE, Transformer, alloc, free, op
 
 
 @pytest.mark.parametrize("policy", ["original", "ours"])
@@ -192,6 +126,41 @@ def test_parameters_that_nothing_has_touched_can_leave(replays: Replays) -> None
     check(replays.original(rows, 2), 8000, 2, 3, demanded=2000, memory=3000)
 
 
+@pytest.mark.parametrize(
+    ("both", "meanwhile", "late"),
+    [
+        (2 * BANDWIDTH, 0, 1000),
+        (BANDWIDTH, 0, 2000),
+        (2 * BANDWIDTH, 500, 1000),
+        (BANDWIDTH, 500, 1500),  # half speed for 1,000 us, then full speed
+    ],
+)
+def test_directions_slow_each_other_down(
+    replays: Replays, both: float, meanwhile: float, late: float
+) -> None:
+    # Page 1 leaves from 3,000 us on, page 0 comes back from the end of operator 3 on.
+    rows = [row for digit in "012" for row in (alloc(int(digit)), op("", digit))]
+    rows += [op("2", "", meanwhile), op("0", "")]
+    result = replays.ours(rows, 4, "0-0", "2-1", "3+0", both_bandwidth=both)
+    check(result, 4000 + meanwhile + late, 1, 2, late=late)
+
+
+def test_storages_are_moved_aside(replays: Replays) -> None:
+    # Page 1 is between two halves that are enough for page 3 together.
+    rows = [row for digit in "012" for row in (alloc(int(digit)), op("", digit))]
+    rows += [free(0), free(2), alloc(3, 2 * PAGE), op("", "3"), op("1", "")]
+    moving = 2 + 2 * PAGE / 1e12 * 1e6
+    result = replays.ours(rows, 3)
+    check(result, 5000 + moving, 0, 0, moving=moving)
+    assert result.moved_bytes == PAGE
+
+
+def test_the_host_asks_for_operators_one_by_one(replays: Replays) -> None:
+    # It has asked for them after 700 and 1,400 us.
+    rows = [alloc(0), op("", "0", 500), op("0", "", 500)]
+    check(replays.ours(rows, 1, operator_ns=700e3), 1900, 0, 0, host=900)
+
+
 def test_arguments_in_each_others_way(replays: Replays) -> None:
     # Page 2 is in the middle of the memory, and page 3 wants two thirds of it in one piece.
     rows = [alloc(3, 2 * PAGE), op("", "3"), alloc(0), op("", "0"), alloc(1), op("", "1")]
@@ -254,108 +223,6 @@ def test_the_steps_after_the_third_count(
     assert row["in_bytes"] == row["bound_in_bytes"] == (PAGE if steps == 3 else 0)
 
 
-# --- bounds ---
-
-
-@pytest.mark.parametrize(
-    ("rows", "pages", "in_pages", "out_pages"),
-    [
-        (SWAP, 2, 0, 0),
-        # Page 1 is not used again: it vanishes.
-        (SWAP, 1, 1, 1),
-        (TWICE_READ, 1, 2, 1),
-        (TWICE_WRITTEN, 1, 2, 2),
-        # The one that is used last leaves.
-        (
-            [
-                alloc(0),
-                alloc(1),
-                alloc(2),
-                *(op("", d) for d in "012"),
-                *(op(d, "") for d in "0121"),
-            ],
-            2,
-            2,
-            2,
-        ),
-    ],
-)
-def test_bound(
-    replays: Replays, rows: list[Any], pages: float, in_pages: int, out_pages: int
-) -> None:
-    for result in (replays.original(rows, pages), replays.ours(rows, pages)):
-        assert (result.bound_in_bytes, result.bound_out_bytes) == (
-            in_pages * PAGE,
-            out_pages * PAGE,
-        )
-        copies = 990 * max(in_pages, out_pages)
-        assert result.bound_us == pytest.approx(max(result.compute_us, copies))
-
-
-def test_floor(replays: Replays) -> None:
-    # Two of four pages must have left when the last is made, and come back after that.
-    rows = [row for digit in "0123" for row in (alloc(int(digit)), op("", digit, 100))]
-    rows += [op(digit, "", 100) for digit in "3210"]
-    result = replays.ours(rows, 2)
-    assert result.bound_us == pytest.approx(2 * 990)
-    assert result.ordered_us == pytest.approx(2 * (4 * PAGE - 2 * ROOM) / BANDWIDTH * 1e6)
-    assert result.floor_us == result.ordered_us < result.time_us
-
-
-@pytest.mark.parametrize("pages", [16, 30, 50, 70])
-@pytest.mark.parametrize("layers", [3, 7])
-def test_floor_as_it_is_defined(replays: Replays, pages: int, layers: int) -> None:
-    rows = list(Transformer(layers=layers, steps=6).lines())[1:]
-    result = replays.ours(rows, pages)
-    expected = floor_us(rows, result.machine.capacity, BANDWIDTH)
-    assert result.ordered_us == pytest.approx(expected)
-    assert result.ordered_us > result.compute_us or pages > 40
-
-
-def test_floor_counts_what_was_written(replays: Replays) -> None:
-    # Pages 0 and 1 are written, and have to leave for two new ones; they come back for the next.
-    rows: list[Any] = [alloc(0), alloc(1), op("", "01", 100)]
-    for step in range(5):
-        new = [10 + 2 * step, 11 + 2 * step]
-        rows += [{"step": step}, op("", "01", 100), alloc(new[0]), alloc(new[1])]
-        rows += [{**op("", "", 100), "writes": new}, {**op("", "", 100), "reads": new}]
-        rows += [free(new[0]), free(new[1])]
-    result = replays.ours(rows, 2)
-    assert result.ordered_us == pytest.approx(floor_us(rows, 2 * ROOM, BANDWIDTH))
-    # Nothing comes after the last step, so nothing has to leave.
-    one = (4 * PAGE - 2 * ROOM) / BANDWIDTH * 1e6
-    assert result.ordered_us == pytest.approx(one + 200 + 300)
-
-
-@pytest.mark.parametrize("pages", [40, 60, 90, 150])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_engine_is_faster_than_the_floor(replays: Replays, pages: int, seed: int) -> None:
-    """Whatever a policy does: here, mostly nonsense."""
-    choice = random.Random(seed)
-    trace = Transformer(layers=10, steps=5)
-    rows = list(trace.lines())[1:]
-    operators = [row for row in rows if "op" in row]
-    known: set[int] = set()
-    actions: list[str] = []
-    number = -1
-    for row in rows:
-        if "free" in row:
-            known.discard(row["free"])
-        elif "op" in row:
-            number += 1
-            known.update(row["reads"], row["writes"])
-            for _ in range(choice.randrange(3)):
-                actions.append(f"{number}{choice.choice('+-')}{choice.choice(sorted(known))}")
-    result = replays.ours(rows, pages, *actions)
-    assert number == len(operators) - 1
-    assert result.time_us >= result.ordered_us >= result.compute_us > 0
-    assert result.time_us == pytest.approx(
-        result.compute_us + result.demanded_us + result.late_us + result.memory_us
-    )
-    assert 0 <= result.hidden_us <= result.copying_us
-    assert result.in_bytes > 0 or pages >= 130
-
-
 # --- the command ---
 
 
@@ -380,8 +247,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert row["bound_us"] < row["floor_us"] < row["step_us"]
     broken = lms("replay", tmp_path / "missing", *MACHINE)
     assert (broken.returncode, "cannot read the trace" in broken.stderr) == (11, True)
+    nothing = lms("replay", path, "--h2d", "1G")
+    assert (nothing.returncode, "Give --card" in nothing.stderr) == (2, True)
     unknown = lms("replay", path, *MACHINE[:-1], "best")
     assert (unknown.returncode, "there is no policy best" in unknown.stderr) == (2, True)
+
+
+def test_the_command_for_a_card(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(Transformer().text())
+    done = lms("replay", path, "--card", "A100-SXM-40GB", "--capacity", "0.6G", "--json")
+    row = json.loads(done.stdout)
+    assert (row["capacity"], row["in_bandwidth"], row["both_bandwidth"]) == (
+        *(int(0.6 * 2**30), 24.8e9, 42e9),
+    )
+    assert lms("replay", path, "--card", "Voodoo").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,15 @@ def configure_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--bound",
-        action="store_true",
-        help="also trace each workload, and say what no engine could beat",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="trace each workload, and say what no engine could beat (default: yes)",
     )
     parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="also write the tables for docs/benchmarks/"
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="also write the tables for docs/benchmarks/, after the mark if the file has one",
     )
     run.add_environment_arguments(parser)
     parser.add_argument(
@@ -96,7 +100,9 @@ def report(results: Any, environment: Any, folder: Path, args: argparse.Namespac
     bench_table.show(results)
     written = bench_report.write(results, folder, command_of(args))
     if args.markdown:
-        files.write_text(args.markdown, bench_table.markdown(results, command_of(args)))
+        text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
+        tables = bench_table.markdown(results, command_of(args))
+        files.write_text(args.markdown, bench_table.page(text, tables))
     for picture in bench_report.draw(environment, folder):
         print(f"picture: {picture}")
     print(f"results: {written}")
@@ -156,8 +162,8 @@ def command_of(args: argparse.Namespace) -> str:
     for option in ("workload", "rival", "ratio", "card"):
         for value in getattr(args, option) or []:
             words += [f"--{option}", f"{value:g}" if option == "ratio" else value]
-    if args.bound:
-        words.append("--bound")
+    if not args.bound:
+        words.append("--no-bound")
     if args.iterations != ITERATIONS:
         words += ["--iterations", str(args.iterations)]
     return " ".join(words)

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when simulated kernels run (default: inline)",
     )
     parser.add_argument(
+        "--card",
+        metavar="NAME",
+        help="simulate this card in virtual time: nothing is computed; its memory is the default "
+        "of --capacity (see `lms bench --list`)",
+    )
+    parser.add_argument(
         "--limit", metavar="SIZE", help="device memory that LMS may use, for example 4G"
     )
     parser.add_argument(
@@ -108,23 +114,28 @@ def settings_of(args: argparse.Namespace) -> Any:
     Raises:
         UsageError: options that do not fit together, or are no sizes.
     """
-    from lms_cli import programs, simulate
+    from lms_cli import bench_cells, programs, simulate
     from lms_cli.errors import UsageError
 
     device = args.device or simulate.default_device()
-    simulated = {"capacity": args.capacity, "devices": args.devices, "kernels": args.kernels}
-    given = [f"--{name}" for name, value in simulated.items() if value is not None]
+    simulated = ("capacity", "devices", "kernels", "card")
+    given = [f"--{name}" for name in simulated if getattr(args, name) is not None]
     if device == "cuda" and given:
         raise UsageError(
             f"{', '.join(given)}: only for the simulated device",
             "Add --device sim, or use --limit.",
         )
+    if args.card is not None:
+        bench_cells.card(args.card)
+        if args.kernels is not None:
+            raise UsageError("--kernels: not with --card", "In virtual time no kernel runs.")
     return programs.Settings(
         lms=args.lms,
         device=device,
         capacity=None if args.capacity is None else simulate.parse_size(args.capacity),
         devices=args.devices or 1,
-        kernels=args.kernels or "inline",
+        kernels="timed" if args.card else args.kernels or "inline",
+        card=args.card,
         limit=None if args.limit is None else simulate.parse_size(args.limit),
     )
 

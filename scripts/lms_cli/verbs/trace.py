@@ -33,14 +33,22 @@ def configure_replay(subparsers: Any) -> None:
     )
     parser.add_argument("trace", type=Path, metavar="FILE", help="see docs/traces.md")
     parser.add_argument(
-        "--capacity", required=True, metavar="40G", help="bytes of device memory; G is 2^30"
+        "--card", metavar="NAME", help="a card of the simulated device, see `lms bench --list`"
     )
-    for name, direction in (("--h2d", "host to device"), ("--d2h", "device to host")):
+    parser.add_argument(
+        "--capacity",
+        metavar="40G",
+        help="bytes of device memory; G is 2^30 (default: the card's)",
+    )
+    for name, direction in (
+        ("--h2d", "host to device"),
+        ("--d2h", "device to host"),
+        ("--both", "both at once, in sum"),
+    ):
         parser.add_argument(
             name,
-            required=True,
             metavar="15.75G",
-            help=f"bandwidth from {direction}, bytes per second; G is 10^9",
+            help=f"bandwidth, {direction}, bytes per second; G is 10^9 (default: the card's)",
         )
     parser.add_argument(
         "--policy", default="planned", metavar="NAME", help="planned (the default) or original"
@@ -66,13 +74,9 @@ def replay(args: argparse.Namespace) -> int:
     """Check the trace, replay it, and print what came of it."""
     import json
 
-    from lms_cli import progress, simulate, trace_format, trace_replay, trace_table
+    from lms_cli import progress, trace_format, trace_replay, trace_table
 
-    machine = trace_replay.Machine(
-        capacity=simulate.parse_size(args.capacity),
-        in_bandwidth=simulate.parse_rate(args.h2d),
-        out_bandwidth=simulate.parse_rate(args.d2h),
-    )
+    machine = machine_of(args)
     with progress.step(f"reading {args.trace}"):
         trace = trace_format.read(args.trace)
     with progress.step(f"replaying {trace.operators:,} operators"):
@@ -82,6 +86,32 @@ def replay(args: argparse.Namespace) -> int:
     else:
         trace_table.show(result)
     return 0
+
+
+def machine_of(args: argparse.Namespace) -> Any:
+    """The machine that the command line describes.
+
+    Raises:
+        UsageError: something is missing or makes no sense.
+    """
+    from dataclasses import replace
+
+    from lms_cli import bench_cells, simulate, trace_replay
+    from lms_cli.errors import UsageError
+
+    given: dict[str, Any] = {}
+    if args.capacity is not None:
+        given["capacity"] = simulate.parse_size(args.capacity)
+    for name, field in (("h2d", "in"), ("d2h", "out"), ("both", "both")):
+        if (text := getattr(args, name)) is not None:
+            given[f"{field}_bandwidth"] = simulate.parse_rate(text)
+    if args.card is not None:
+        return replace(trace_replay.machine_of(bench_cells.card(args.card)), **given)
+    if not {"capacity", "in_bandwidth", "out_bandwidth"} <= given.keys():
+        raise UsageError(
+            "it is not said what to replay on", "Give --card, or --capacity, --h2d and --d2h."
+        )
+    return trace_replay.Machine(**given)
 
 
 def record(args: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
 // Replays a packed trace with actions that the command line names:
-//   lms-scripted CAPACITY H2D D2H [ACTION...]
-// 3-0 evicts storage 0 after operator 3, 3+0 fetches it; both are numbered from
-// 0. Room for what is asked for is made as the policy "original" makes it.
+//   lms-scripted NAME=NUMBER... [ACTION...]
+// with the machine as lms-replay has it. 3-0 evicts storage 0 after operator 3,
+// 3+0 fetches it; both are numbered from 0. Room for what is asked for is made
+// as the policy "original" makes it.
 
 #include "report.h"
 
@@ -66,12 +67,16 @@ class Scripted final : public Policy {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 4) {
-      throw std::invalid_argument("CAPACITY H2D D2H [ACTION...]");
+    std::vector<std::string> machine;
+    std::vector<std::string> script;
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const bool is_number = word.find('=') != std::string::npos;
+      (is_number ? machine : script).push_back(word);
     }
-    Scripted policy({argv + 4, argv + argc});
+    Scripted policy(script);
     lms_replay::replay_and_report(
-        std::cin, lms_replay::parse_machine(argv + 1), policy);
+        std::cin, lms_replay::parse_machine(machine), &policy);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -28,6 +28,9 @@ using torch::jit::Stack;
 // last one can leave, and those of the next arrive, while one runs.
 constexpr size_t kChunksInRoom = 8;
 constexpr size_t kChunksUnderChaos = 3;
+// Of a chunk while a trace is recorded, bytes. That is done where everything
+// fits, and the trace is replayed on smaller devices.
+constexpr size_t kTracedChunk = size_t{256} << 20;
 
 bool starts_with(const std::string& name, const char* prefix) {
   return name.rfind(prefix, 0) == 0;
@@ -151,6 +154,17 @@ std::vector<size_t> chunk_ends(
   return ends;
 }
 
+// What a chunk may take: of all, `total` bytes.
+Bytes chunk_budget(Device& device, const Bytes& total) {
+  if (Settings::get().chaos()) {
+    return {total.all / kChunksUnderChaos, total.small};
+  }
+  const size_t most = Trace::get() ? kTracedChunk : total.all;
+  return {
+      std::min(device.room_for_operators() / kChunksInRoom, most),
+      device.room_for_small() / kChunksInRoom};
+}
+
 void run_chunks(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
@@ -215,11 +229,7 @@ void run_list_operator(
     total += bytes;
   }
   Device& device = Device::get(need.device);
-  const Bytes budget = Settings::get().chaos()
-      ? Bytes{total.all / kChunksUnderChaos, total.small}
-      : Bytes{
-            device.room_for_operators() / kChunksInRoom,
-            device.room_for_small() / kChunksInRoom};
+  const Bytes budget = chunk_budget(device, total);
   if (total.fits_in(budget)) {
     run_operator(op, keys, stack);
   } else if (is_foreach(schema) && !is_uniform(arguments, lists)) {

@@ -10,6 +10,10 @@ namespace {
 constexpr size_t kReserve = 32;
 // A plan that is soon dropped makes the next one wait longer, up to this.
 constexpr uint64_t kMostMatches = 4096; // operators
+// A plan foresees the next use of each page. It is dropped when kMostSurprises
+// more of them came at another time than 1 in kHitsPerSurprise did not.
+constexpr uint64_t kHitsPerSurprise = 8;
+constexpr uint64_t kMostSurprises = 32;
 constexpr size_t kFetchesAtOnce = 16; // pages asked for after one operator
 // How long before its next use a page is fetched that left against the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
@@ -37,6 +41,9 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
                                 : History::kWindow;
     drop_plan();
   }
+  if (plan_) {
+    note_surprises(op);
+  }
   if (plan_ && !is_complete_ &&
       history_.now() - planned_at_ == plan_->length()) {
     make_plan(actions); // now that a whole cycle has been seen
@@ -45,7 +52,8 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     follow_plan(op, actions);
   } else if (
       is_short_ && history_.lag() > 0 &&
-      history_.matched() >= needed_matches_) {
+      history_.matched() >= needed_matches_ &&
+      history_.now() >= distrusted_until_) {
     make_plan(actions);
   } else {
     for (const Use& use : op.uses) {
@@ -79,6 +87,7 @@ void PlannedPolicy::on_death(Page* page) {
 
 void PlannedPolicy::drop_plan() {
   plan_.reset();
+  surprises_ = 0;
   for (Page* page : fetching_) {
     page->is_awaited = false;
   }
@@ -165,6 +174,27 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
       ask_for(fetching_.end(), interval.page);
     }
     interval.page = nullptr;
+  }
+}
+
+// The operators may be of the same kinds as before and yet use other pages, as
+// where layers that are alike run in another order each time. A plan is worse
+// than none then, for longer each time that it happens again.
+void PlannedPolicy::note_surprises(const Operator& op) {
+  for (const Use& use : op.uses) {
+    if (use.page->next_use == Page::kNever) {
+      continue; // new, or not foreseen
+    }
+    if (use.page->next_use != history_.now()) {
+      surprises_ += kHitsPerSurprise;
+    } else if (surprises_ > 0) {
+      --surprises_;
+    }
+  }
+  if (surprises_ > kMostSurprises * kHitsPerSurprise) {
+    distrust_ = std::max<uint64_t>(2 * distrust_, plan_->length());
+    distrusted_until_ = history_.now() + distrust_;
+    drop_plan();
   }
 }
 

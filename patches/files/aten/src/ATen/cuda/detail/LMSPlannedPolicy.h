@@ -35,6 +35,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   void make_plan(Actions& actions);
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
+  void note_surprises(const Operator& op);
   void fetch_strays();
   static void foretell(
       const Plan::Interval& interval,
@@ -52,6 +53,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   // The plan knows how each of its intervals ends, or never will.
   bool is_complete_ = false;
   uint64_t needed_matches_ = History::kWindow; // before the next plan
+  uint64_t surprises_ = 0; // of the plan, see note_surprises
+  uint64_t distrusted_until_ = 0; // no plan before this operator
+  uint64_t distrust_ = 0; // operators without a plan after the last that failed
   std::deque<Page*> fetching_; // asked for, in order of need; each once
   // Pages that had to leave against the plan, by next use, then by id: nothing
   // depends on where a page happens to be in host memory.

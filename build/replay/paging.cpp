@@ -1,0 +1,201 @@
+#include "simulation.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+// What moves between the device and the host, and within the device.
+
+namespace lms_replay {
+namespace {
+
+using at::cuda::lms::Clearing;
+using at::cuda::lms::kMinBlockSize;
+using at::cuda::lms::Page;
+using at::cuda::lms::Request;
+using at::cuda::lms::round_up;
+
+Paged& paged(Page* page) {
+  return *static_cast<Paged*>(page);
+}
+
+} // namespace
+
+std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
+  reap();
+  Request request;
+  request.bytes = round_up(std::max<size_t>(page.bytes, 1), kMinBlockSize);
+  request.ahead = ahead ? &page : nullptr;
+  make_gap(request);
+  request.sent = sent_;
+  request.left = leaving_.empty()
+      ? sent_
+      : leaving_.front().leaves_at - leaving_.front().bytes;
+  while (true) {
+    request.leaving = first_leaving(request.bytes);
+    if (auto place = memory_.allocate(page.bytes, link_, host_)) {
+      return place;
+    }
+    const auto victims = policy_.choose_window(memory_.layout(), request);
+    if (victims.empty()) {
+      return std::nullopt;
+    }
+    for (Page* victim : victims) {
+      if (!victim->resident || !victim->evictable) {
+        throw std::logic_error("the policy evicts what may not leave");
+      }
+      hand_over(paged(victim));
+    }
+  }
+}
+
+// Makes one gap out of several, if that needs no page-out.
+void Simulation::make_gap(const Request& request) {
+  if (machine_.blocks_host ||
+      memory_.layout().has_gap(request.bytes, request.stream)) {
+    return;
+  }
+  const Clearing clearing =
+      at::cuda::lms::cheapest_clearing(memory_.layout(), request, &hand_);
+  std::vector<Page*> moving;
+  for (Page* page : clearing.pages) {
+    if (page->id == 0) {
+      hand_over(paged(page));
+    } else {
+      page->evictable = false;
+      moving.push_back(page);
+    }
+  }
+  bool goes_on = true;
+  for (Page* page : moving) {
+    goes_on = goes_on && move_out_of(clearing, paged(page));
+    page->evictable = !paged(page).is_pinned;
+  }
+}
+
+// False if there is no other place for the page.
+bool Simulation::move_out_of(const Clearing& clearing, Paged& page) {
+  std::vector<Memory::Place> inside; // no better than where it is
+  auto place = memory_.allocate(page.bytes, link_, host_);
+  while (place && place->address >= clearing.begin &&
+         place->address < clearing.end) {
+    inside.push_back(std::move(*place));
+    place = memory_.allocate(page.bytes, link_, host_);
+  }
+  for (const Memory::Place& left : inside) {
+    memory_.release(left.address, {}); // its copies are known
+  }
+  if (!place) {
+    return false;
+  }
+  page.arrival = link_.queue(
+      Direction::kAside,
+      page.bytes,
+      totals_.time,
+      {page.arrival},
+      std::move(place->pending));
+  totals_.moved_bytes += page.bytes;
+  memory_.release(page.address, {page.arrival});
+  settle(page, place->address);
+  return true;
+}
+
+// Returns false if there is no room.
+bool Simulation::page_in(Paged& page, bool ahead) {
+  auto place = obtain(page, ahead);
+  if (!place) {
+    return false;
+  }
+  page.arrival = link_.queue(
+      Direction::kIn,
+      page.bytes,
+      totals_.time,
+      {page.departure},
+      std::move(place->pending));
+  totals_.in_bytes += page.bytes;
+  enqueue(2); // an event now, and a wait before the first use
+  wait_for_copies(Direction::kIn);
+  page.is_prefetched = ahead;
+  page.clean = !machine_.blocks_host;
+  settle(page, place->address);
+  if (machine_.blocks_host) {
+    stall_until(link_.end_of(page.arrival), Stall::kDemanded);
+  }
+  return true;
+}
+
+// Ends the page's residence; returns the copies that still use its memory.
+CopyIds Simulation::page_out(Paged& page) {
+  page.resident = false;
+  page.evictable = false;
+  if (page.clean) {
+    return {page.arrival};
+  }
+  page.departure = link_.queue(
+      Direction::kOut, page.bytes, totals_.time, {page.arrival}, {});
+  totals_.out_bytes += page.bytes;
+  sent_ += page.bytes;
+  enqueue(1); // an event
+  wait_for_copies(Direction::kOut);
+  page.clean = true;
+  if (machine_.blocks_host) {
+    stall_until(link_.end_of(page.departure), Stall::kMemory);
+  }
+  return {page.departure};
+}
+
+// Keeps the page's memory until its copy has ended or somebody needs it.
+void Simulation::evict_early(Paged& page) {
+  if (page.clean || machine_.blocks_host) {
+    hand_over(page);
+    return;
+  }
+  Paged& rest = leaving_.emplace_back();
+  rest.bytes = page.bytes;
+  rest.clean = true;
+  rest.arrival = page_out(page).front(); // its memory is free then
+  rest.leaves_at = sent_;
+  settle(rest, page.address);
+}
+
+// Makes the page's memory free now; a copy may still use it.
+void Simulation::hand_over(Paged& page) {
+  const CopyIds pending = page_out(page);
+  memory_.release(page.address, pending);
+}
+
+void Simulation::evict_all() {
+  std::vector<Paged*> all;
+  for (const auto& [address, segment] : memory_.layout().segments()) {
+    for (const auto& [begin, block] : segment.blocks) {
+      all.push_back(&paged(block.page));
+    }
+  }
+  for (Paged* page : all) {
+    hand_over(*page);
+  }
+}
+
+// The page that leaves before all other, if its memory has that size.
+Page* Simulation::first_leaving(size_t bytes) {
+  for (Paged& page : leaving_) {
+    if (page.resident) {
+      return memory_.size_at(page.address) == bytes ? &page : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// Gives back the memory of pages whose copies have ended.
+void Simulation::reap() {
+  link_.run_to(host_);
+  while (!leaving_.empty() &&
+         link_.has_ended(leaving_.front().arrival, host_)) {
+    if (leaving_.front().resident) {
+      hand_over(leaving_.front());
+    }
+    leaving_.pop_front();
+  }
+}
+
+} // namespace lms_replay
