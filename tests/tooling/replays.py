@@ -19,11 +19,10 @@ from synthetic_trace import HEADER, PAGE, alloc, free, op, write
 
 ROOM = 9_900_032  # bytes of device memory that a page takes
 BANDWIDTH = 10e9  # bytes per second, each way
-DEMANDED, LATE, MEMORY, MOVING = (
+DEMANDED, LATE, MEMORY = (
     "page-in demanded",
     "page-in late (prefetched)",
     "memory (page-out)",
-    "moving within the device",
 )
 
 
@@ -61,7 +60,6 @@ def check(result: Result, time: float, in_pages: int, out_pages: int, **stalls: 
         "demanded": DEMANDED,
         "late": LATE,
         "memory": MEMORY,
-        "moving": MOVING,
         "host": "host",
     }
     expected = {cause: stalls.get(name, 0) for name, cause in causes.items()}

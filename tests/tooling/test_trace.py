@@ -151,7 +151,7 @@ def test_storages_are_moved_aside(replays: Replays) -> None:
     rows += [free(0), free(2), alloc(3, 2 * PAGE), op("", "3"), op("1", "")]
     moving = 2 + 2 * PAGE / 1e12 * 1e6
     result = replays.ours(rows, 3)
-    check(result, 5000 + moving, 0, 0, moving=moving)
+    check(result, 5000 + moving, 0, 0, memory=moving)
     assert result.moved_bytes == PAGE
 
 
