@@ -25,6 +25,8 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   reap();
   Request request;
   request.bytes = round_up(std::max<size_t>(page.bytes, 1), kMinBlockSize);
+  note_arrivals();
+  request.arrived = arrived_;
   request.ahead = ahead ? &page : nullptr;
   make_gap(request);
   request.sent = sent_;
@@ -112,6 +114,8 @@ bool Simulation::page_in(Paged& page, bool ahead) {
       totals_.time,
       {page.departure},
       std::move(place->pending));
+  arriving_.push_back(page.arrival);
+  page.arrives_at = arrived_ + arriving_.size();
   totals_.in_bytes += page.bytes;
   enqueue(2); // an event now, and a wait before the first use
   wait_for_copies(Direction::kIn);
@@ -184,6 +188,15 @@ Page* Simulation::first_leaving(size_t bytes) {
     }
   }
   return nullptr;
+}
+
+// What the program can know to have arrived.
+void Simulation::note_arrivals() {
+  link_.run_to(host_);
+  while (!arriving_.empty() && link_.has_ended(arriving_.front(), host_)) {
+    ++arrived_;
+    arriving_.pop_front();
+  }
 }
 
 // Gives back the memory of pages whose copies have ended.

@@ -221,9 +221,11 @@ void Simulation::obey(const at::cuda::lms::Actions& actions) {
       evict_early(paged(page));
     }
   }
+  note_arrivals();
   for (Page* page : actions.fetch) {
     // What is needed later must not take the room of what is needed first.
-    if (!page->resident && !page_in(paged(page), /*ahead=*/true)) {
+    if (arriving_.size() >= at::cuda::lms::kMostArriving ||
+        (!page->resident && !page_in(paged(page), /*ahead=*/true))) {
       break;
     }
   }

@@ -121,6 +121,7 @@ class Simulation {
   void settle(Paged& page, uintptr_t address);
   void evict_all();
   at::cuda::lms::Page* first_leaving(size_t bytes);
+  void note_arrivals();
   void reap();
 
   void enqueue(size_t pieces);
@@ -146,6 +147,8 @@ class Simulation {
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;
   uint64_t sent_ = 0; // bytes to the host
+  std::deque<CopyId> arriving_; // page-ins not known to have ended
+  uint64_t arrived_ = 0; // page-ins known to have ended
   uintptr_t hand_ = 0; // see Note [Bounded search]
   size_t small_taken_ = 0; // bytes of memory that is not paged
   bool is_prepared_ = false;

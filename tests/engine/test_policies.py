@@ -10,7 +10,7 @@ import units
 # Everything that a policy is made of; it includes nothing of PyTorch.
 PARTS = [
     *("Layout", "Runs", "Space", "Clearing"),
-    *("Policy", "History", "Plan", "PlannedPolicy"),
+    *("Policy", "History", "Plan", "FetchOrder", "PlannedPolicy"),
 ]
 
 

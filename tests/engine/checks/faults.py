@@ -75,7 +75,8 @@ def scenario(mode: str, plan: str) -> None:
     tried(plan, "pin", lambda: pinned(device["t2"]), device, hosts)
     simcuda.set_faults("")
     same(device, hosts)
-    if plan.startswith("cudaHostAlloc") and came(plan, before):
+    # A slab that is reserved ahead, as the later ones are, may never come to be needed.
+    if plan.startswith("cudaHostAlloc:1") and came(plan, before):
         assert eventually(has_pageable), "nobody knows that the driver refused"
     assert lms.stats()["pinned.all.current"] == 1  # t3
     assert torch.cuda.memory_reserved() <= LIMIT

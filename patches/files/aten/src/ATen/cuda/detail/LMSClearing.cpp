@@ -17,7 +17,8 @@ constexpr size_t kCostOfLeaving = 16;
 
 class BytesToMove final : public Ranking {
  public:
-  explicit BytesToMove(uint64_t left) : left_(left) {}
+  explicit BytesToMove(const Request& request)
+      : left_(request.left), arrived_(request.arrived) {}
 
   Cost cost_of(const Page& page) const override {
     return page.id == 0
@@ -25,8 +26,14 @@ class BytesToMove final : public Ranking {
         : Cost{0, 0, page.bytes};
   }
 
+  // What is still on its way would have to arrive first.
+  bool may_leave(const Page& page) const override {
+    return page.id == 0 || page.arrives_at <= arrived_;
+  }
+
  private:
   const uint64_t left_; // see Request
+  const uint64_t arrived_;
 };
 
 struct Span { // of ranges, first and last included
@@ -137,7 +144,7 @@ Clearing cheapest_clearing(
     const Layout& layout,
     const Request& request,
     uintptr_t* hand) {
-  const BytesToMove ranking(request.left);
+  const BytesToMove ranking(request);
   const Shelf& shelf = layout.shelf(request.bytes, request.stream);
   if (shelf.free + (request.sent - request.left) < request.bytes) {
     return {}; // not even all of what is free, or soon will be, is enough

@@ -228,6 +228,7 @@ class Device {
       c10::DataPtr memory,
       Handover::Events pending); // without the mutex
   void settle_in_place(const Pins& moving) noexcept;
+  void note_arrivals();
   void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
@@ -273,6 +274,9 @@ class Device {
     uint64_t leaves_at; // see Page
   };
   std::deque<CopyOut> copies_out_; // not known to have ended, oldest first
+  std::deque<Event> copies_in_; // the same
+  uint64_t arrived_pages_ = 0; // page-ins known to have ended
+  uint64_t awaited_departure_ = 0; // the latest that page-ins wait for
   uint64_t sent_bytes_ = 0; // to the host, ever
   uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
   uintptr_t clearing_hand_ = 0; // see Note [Bounded search]

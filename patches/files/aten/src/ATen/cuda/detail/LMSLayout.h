@@ -24,6 +24,8 @@ struct Page {
   // With id 0: how many bytes have to have left the device, of all that ever
   // do, until the memory is free.
   uint64_t leaves_at = 0;
+  // The page-in that it came with, or comes with, of all that there ever were.
+  uint64_t arrives_at = 0;
   // The rest is the policy's own, in operators seen; kNever: none is known.
   uint64_t last_use = 0;
   uint64_t last_slot = 0;

@@ -129,44 +129,6 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   }
 }
 
-// Memory for a host copy; null if there is none. Copies of resident bytes go
-// first when it runs short: they only save a copy later.
-void* Device::host_memory(size_t bytes) {
-  auto& pool = HostMemory::get();
-  if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
-    return host;
-  }
-  size_t dropped = 0;
-  for (ManagedStorage* record : records_) {
-    if (!record->clean) {
-      continue;
-    }
-    drop_host_copy(record);
-    dropped += record->bytes;
-    if (dropped >= bytes) {
-      if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
-        return host;
-      }
-    }
-  }
-  return pool.allocate(bytes, index_, /*may_wait=*/true);
-}
-
-// Copies into it and out of it may still be running.
-void Device::free_host_copy(ManagedStorage* record) {
-  HostMemory::get().free(
-      record->host, record->arrival ? record->arrival : record->departure);
-  record->host = nullptr;
-  record->departure = nullptr;
-}
-
-void Device::drop_host_copy(ManagedStorage* record) {
-  if (record->host && record->state == ManagedStorage::State::kResident) {
-    free_host_copy(record);
-    update_page(record);
-  }
-}
-
 // Leaves the bytes on the host; the memory joins leaving_. Returns false, with
 // the storage as it was, if they cannot leave.
 bool Device::page_out(ManagedStorage* record) {
@@ -198,6 +160,7 @@ bool Device::page_out(ManagedStorage* record) {
   if (!is_clean) {
     record->host = host;
     record->departure = events.front();
+    record->departs_at = sent_bytes_ + record->bytes;
     sent_bytes_ += record->bytes;
     copies_out_.push_back({record->departure, sent_bytes_});
     stats_.paged_out.add(record->bytes);
@@ -350,9 +313,15 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
         index_, record->bytes, record->home, is_ahead, pending);
     Lock lock(*this);
     Handover::Events events = pending;
-    events.push_back(record->departure);
+    // Page-outs end in order, and those of clean pages are page-ins themselves.
+    if (record->departs_at > awaited_departure_) {
+      events.push_back(record->departure);
+    }
     record->arrival =
         copy_into(memory.get(), record, events, Activity::kPageIn);
+    awaited_departure_ = std::max(awaited_departure_, record->departs_at);
+    copies_in_.push_back(record->arrival);
+    record->arrives_at = arrived_pages_ + copies_in_.size();
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
     stats_.paged_in.add(record->bytes);
     record->waits_for =

@@ -198,7 +198,13 @@ Pins Device::follow_policy() {
       page_out(static_cast<ManagedStorage*>(page));
     }
   }
+  if (!actions_.fetch.empty()) {
+    note_arrivals();
+  }
   for (Page* page : actions_.fetch) {
+    if (copies_in_.size() + ahead.size() >= kMostArriving) {
+      break;
+    }
     if (!page->resident) {
       take_pin(static_cast<ManagedStorage*>(page), /*writes=*/false, ahead);
     }

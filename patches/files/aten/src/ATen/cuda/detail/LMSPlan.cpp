@@ -1,10 +1,10 @@
 #include <ATen/cuda/detail/LMSPlan.h>
 
+#include <ATen/cuda/detail/LMSFetchOrder.h>
 #include <ATen/cuda/detail/LMSRangeMaximum.h>
 
 #include <algorithm>
 #include <queue>
-#include <set>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -35,92 +35,6 @@ void add_around(
     steps[last - n] -= amount;
   }
 }
-
-// Finds when pages come back, going through the operators of a cycle: the page
-// that is needed first goes first, as soon as there is room for it until then.
-class FetchOrder {
- public:
-  FetchOrder(
-      const Plan& plan,
-      const std::vector<int64_t>& resident,
-      size_t capacity)
-      : plan_(plan),
-        resident_(resident),
-        limit_(static_cast<int64_t>(capacity)),
-        fetches_(plan.length()) {}
-
-  // Goes through one cycle, at the beginning of which the intervals `earlier`
-  // wait to come back. Returns those that do at the end.
-  std::vector<uint32_t> run_cycle(const std::vector<uint32_t>& earlier) {
-    const uint32_t n = plan_.length();
-    for (const uint32_t number : earlier) {
-      const Plan::Interval& it = plan_.at(number);
-      waiting_.push({uint64_t{it.begin} + it.length - n, number});
-    }
-    for (uint32_t now = 0; now < n; ++now) {
-      for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
-        const Plan::Interval& it = plan_.interval(now, slot);
-        if (it.leaves && it.length > 0) {
-          waiting_.push({uint64_t{now} + it.length, plan_.number(now, slot)});
-        }
-      }
-      fetch_at(now);
-    }
-    std::vector<uint32_t> rest;
-    for (auto copy = waiting_; !copy.empty(); copy.pop()) {
-      rest.push_back(copy.top().number);
-    }
-    return rest;
-  }
-
-  // Finds a place in the next cycle for those that have none yet. Returns the
-  // intervals by the operator after which their pages come back.
-  std::vector<std::vector<uint32_t>> run_rest(
-      const std::vector<uint32_t>& earlier) {
-    const std::set<uint32_t> placed(earlier.begin(), earlier.end());
-    std::priority_queue<Waiting> rest;
-    for (; !waiting_.empty(); waiting_.pop()) {
-      if (placed.count(waiting_.top().number) == 0) {
-        rest.push(waiting_.top());
-      }
-    }
-    waiting_ = std::move(rest);
-    for (uint64_t now = plan_.length(); !waiting_.empty(); ++now) {
-      fetch_at(now);
-    }
-    return std::move(fetches_);
-  }
-
- private:
-  struct Waiting {
-    uint64_t end; // the next use
-    uint32_t number;
-    bool operator<(const Waiting& other) const { // the first needed on top
-      return end > other.end || (end == other.end && number > other.number);
-    }
-  };
-
-  void fetch_at(uint64_t now) {
-    const uint64_t after = (now + 1) % plan_.length();
-    while (!waiting_.empty()) {
-      const auto [end, number] = waiting_.top();
-      const auto bytes = static_cast<int64_t>(plan_.at(number).bytes);
-      const uint64_t idle = end - now - 1; // operators in between
-      if (idle > 0 && resident_.maximum(after, idle) + bytes > limit_) {
-        break;
-      }
-      resident_.add(after, idle, bytes);
-      fetches_[now % plan_.length()].push_back(number);
-      waiting_.pop();
-    }
-  }
-
-  const Plan& plan_;
-  RangeMaximum resident_; // bytes by position
-  const int64_t limit_;
-  std::vector<std::vector<uint32_t>> fetches_; // by position
-  std::priority_queue<Waiting> waiting_;
-};
 
 } // namespace
 

@@ -15,6 +15,7 @@ struct Request {
   // Bytes that were sent to the host so far, and those of them that are there.
   uint64_t sent = 0;
   uint64_t left = 0;
+  uint64_t arrived = 0; // page-ins that have ended, see Page::arrives_at
   // Memory of just this size that is being left and is free before all other;
   // null: there is none.
   Page* leaving = nullptr;
@@ -36,6 +37,11 @@ struct Operator {
   size_t unmanaged = 0;
   std::vector<Use> uses;
 };
+
+// While so many page-ins have not ended, none is begun ahead: a stream holds
+// about 1,024 pieces of work, a copy with its events is four of them or more,
+// and one piece more blocks the host.
+constexpr size_t kMostArriving = 224;
 
 // What is to be done after an operator, the evictions first.
 struct Actions {

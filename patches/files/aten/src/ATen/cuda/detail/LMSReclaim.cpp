@@ -60,8 +60,17 @@ bool Device::evict(Page* page, Freed& freed) {
   return true;
 }
 
-// Finds out what has left by now, and tells the request.
+void Device::note_arrivals() {
+  while (!copies_in_.empty() && has_happened(copies_in_.front())) {
+    ++arrived_pages_;
+    copies_in_.pop_front();
+  }
+}
+
+// Finds out what has left and arrived by now, and tells the request.
 void Device::note_progress(Request& request) {
+  note_arrivals();
+  request.arrived = arrived_pages_;
   // They end in order: the first that has not ended is the last to ask.
   while (!copies_out_.empty() && has_happened(copies_out_.front().event)) {
     left_bytes_ = copies_out_.front().leaves_at;

@@ -55,6 +55,8 @@ struct ManagedStorage final : c10::lms::Context, Page {
   // What a stream's time counts as that waits for it.
   Activity waits_for = Activity::kWaitForDemand;
   Event departure; // unless resident: the last copy to or from `host` done
+  // Bytes sent to the host when the page-out was; tells page-outs apart.
+  uint64_t departs_at = 0;
 
   uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end

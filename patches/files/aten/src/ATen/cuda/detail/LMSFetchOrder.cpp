@@ -1,0 +1,71 @@
+#include <ATen/cuda/detail/LMSFetchOrder.h>
+
+#include <set>
+#include <utility>
+
+namespace at::cuda::lms {
+
+FetchOrder::FetchOrder(
+    const Plan& plan,
+    const std::vector<int64_t>& resident,
+    size_t capacity)
+    : plan_(plan),
+      resident_(resident),
+      limit_(static_cast<int64_t>(capacity)),
+      fetches_(plan.length()) {}
+
+std::vector<uint32_t> FetchOrder::run_cycle(
+    const std::vector<uint32_t>& earlier) {
+  const uint32_t n = plan_.length();
+  for (const uint32_t number : earlier) {
+    const Plan::Interval& it = plan_.at(number);
+    waiting_.push({uint64_t{it.begin} + it.length - n, number});
+  }
+  for (uint32_t now = 0; now < n; ++now) {
+    for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
+      const Plan::Interval& it = plan_.interval(now, slot);
+      if (it.leaves && it.length > 0) {
+        waiting_.push({uint64_t{now} + it.length, plan_.number(now, slot)});
+      }
+    }
+    fetch_at(now);
+  }
+  std::vector<uint32_t> rest;
+  for (auto copy = waiting_; !copy.empty(); copy.pop()) {
+    rest.push_back(copy.top().number);
+  }
+  return rest;
+}
+
+std::vector<std::vector<uint32_t>> FetchOrder::run_rest(
+    const std::vector<uint32_t>& earlier) {
+  const std::set<uint32_t> placed(earlier.begin(), earlier.end());
+  std::priority_queue<Waiting> rest;
+  for (; !waiting_.empty(); waiting_.pop()) {
+    if (placed.count(waiting_.top().number) == 0) {
+      rest.push(waiting_.top());
+    }
+  }
+  waiting_ = std::move(rest);
+  for (uint64_t now = plan_.length(); !waiting_.empty(); ++now) {
+    fetch_at(now);
+  }
+  return std::move(fetches_);
+}
+
+void FetchOrder::fetch_at(uint64_t now) {
+  const uint64_t after = (now + 1) % plan_.length();
+  while (!waiting_.empty()) {
+    const auto [end, number] = waiting_.top();
+    const auto bytes = static_cast<int64_t>(plan_.at(number).bytes);
+    const uint64_t idle = end - now - 1; // operators in between
+    if (idle > 0 && resident_.maximum(after, idle) + bytes > limit_) {
+      break;
+    }
+    resident_.add(after, idle, bytes);
+    fetches_[now % plan_.length()].push_back(number);
+    waiting_.pop();
+  }
+}
+
+} // namespace at::cuda::lms

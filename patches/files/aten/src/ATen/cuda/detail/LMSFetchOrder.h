@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSPlan.h>
+#include <ATen/cuda/detail/LMSRangeMaximum.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <queue>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// Finds when pages come back, going through the operators of a cycle: the page
+// that is needed first goes first, as soon as there is room for it until then.
+class FetchOrder {
+ public:
+  // `resident`: bytes by position if all pages come back with their next use.
+  FetchOrder(
+      const Plan& plan,
+      const std::vector<int64_t>& resident,
+      size_t capacity);
+
+  // Goes through one cycle, at the beginning of which the intervals `earlier`
+  // wait to come back. Returns those that do at the end.
+  std::vector<uint32_t> run_cycle(const std::vector<uint32_t>& earlier);
+  // Finds a place in the next cycle for those that have none yet. Returns the
+  // intervals by the operator after which their pages come back.
+  std::vector<std::vector<uint32_t>> run_rest(
+      const std::vector<uint32_t>& earlier);
+
+ private:
+  struct Waiting {
+    uint64_t end; // the next use
+    uint32_t number; // of the interval
+    bool operator<(const Waiting& other) const { // the first needed on top
+      return end > other.end || (end == other.end && number > other.number);
+    }
+  };
+
+  void fetch_at(uint64_t now);
+
+  const Plan& plan_;
+  RangeMaximum resident_; // bytes by position
+  const int64_t limit_;
+  std::vector<std::vector<uint32_t>> fetches_; // by position
+  std::priority_queue<Waiting> waiting_;
+};
+
+} // namespace at::cuda::lms
