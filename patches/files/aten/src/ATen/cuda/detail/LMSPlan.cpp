@@ -309,15 +309,15 @@ void Plan::choose_fetches(size_t capacity) {
   order.run_cycle(later);
   fetches_ = order.run_rest(later);
   for (uint32_t position = 0; position < length(); ++position) {
-    auto& fetches = fetches_[position];
-    const auto stay = std::stable_partition(
-        fetches.begin(), fetches.end(), [&](uint32_t number) {
-          return intervals_[number].begin != position;
-        });
-    for (auto it = stay; it != fetches.end(); ++it) {
-      intervals_[*it].leaves = false; // there is room for it after all
+    std::vector<uint32_t> fetches;
+    for (const uint32_t number : fetches_[position]) {
+      if (intervals_[number].begin == position) {
+        intervals_[number].leaves = false; // there is room for it after all
+      } else {
+        fetches.push_back(number);
+      }
     }
-    fetches.erase(stay, fetches.end());
+    fetches_[position] = std::move(fetches);
   }
 }
 
