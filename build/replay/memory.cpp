@@ -7,7 +7,6 @@ namespace lms_replay {
 namespace {
 
 using at::cuda::lms::kMinBlockSize;
-using at::cuda::lms::round_up;
 
 constexpr uintptr_t kBase = uintptr_t{1} << 40; // any address but null
 
@@ -24,7 +23,7 @@ std::optional<Memory::Place> Memory::allocate(
     size_t bytes,
     const Link& link,
     Time now) {
-  const size_t wanted = round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
+  const size_t wanted = block_size(bytes);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) {
     return std::nullopt;

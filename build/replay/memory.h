@@ -4,6 +4,8 @@
 
 #include "link.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +13,12 @@
 #include <vector>
 
 namespace lms_replay {
+
+// Bytes of the block that the caching allocator takes for so many.
+inline size_t block_size(size_t bytes) {
+  return at::cuda::lms::round_up(
+      std::max<size_t>(bytes, 1), at::cuda::lms::kMinBlockSize);
+}
 
 // The device's memory: one segment, filled best fit by the caching allocator's
 // rules. Memory can be released while a copy still uses it; its next owner is

@@ -10,21 +10,15 @@ namespace lms_replay {
 namespace {
 
 using at::cuda::lms::Clearing;
-using at::cuda::lms::kMinBlockSize;
 using at::cuda::lms::Page;
 using at::cuda::lms::Request;
-using at::cuda::lms::round_up;
-
-Paged& paged(Page* page) {
-  return *static_cast<Paged*>(page);
-}
 
 } // namespace
 
 std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   reap();
   Request request;
-  request.bytes = round_up(std::max<size_t>(page.bytes, 1), kMinBlockSize);
+  request.bytes = block_size(page.bytes);
   note_arrivals();
   request.arrived = arrived_;
   request.ahead = ahead ? &page : nullptr;

@@ -6,14 +6,8 @@
 namespace lms_replay {
 namespace {
 
-using at::cuda::lms::kMinBlockSize;
 using at::cuda::lms::kSmallSize;
 using at::cuda::lms::Page;
-using at::cuda::lms::round_up;
-
-size_t block_size(size_t bytes) {
-  return round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
-}
 
 bool is_small(size_t bytes) {
   return block_size(bytes) <= kSmallSize;
@@ -79,10 +73,6 @@ size_t segment_size(const Trace& trace, const Machine& machine) {
 
 // Pieces of work that a stream holds before a launch blocks, as CUDA has it.
 constexpr size_t kStreamDepth = 1024;
-
-Paged& paged(Page* page) {
-  return *static_cast<Paged*>(page);
-}
 
 } // namespace
 

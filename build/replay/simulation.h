@@ -71,6 +71,10 @@ struct Paged : at::cuda::lms::Page {
   bool is_small = false; // not paged
 };
 
+inline Paged& paged(at::cuda::lms::Page* page) {
+  return *static_cast<Paged*>(page);
+}
+
 // What one operator uses does not fit.
 struct OutOfMemory : std::runtime_error {
   OutOfMemory(size_t line, size_t wanted, size_t missing)

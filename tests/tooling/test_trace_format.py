@@ -82,4 +82,4 @@ def test_what_is_read(tmp_path: Path) -> None:
         600,
     )
     name = trace.words[6]
-    assert list(trace.words) == [1, 600, 1, 0, 3, 4, name, 12_500_000, 2, 0, 3, 2, 0]
+    assert list(trace.words) == [1, 600, 1, 0, 3, 4, name, 12_500_000, 0, 2, 0, 3, 2, 0]

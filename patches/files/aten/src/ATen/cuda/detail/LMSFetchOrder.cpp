@@ -19,20 +19,21 @@ std::vector<uint32_t> FetchOrder::run_cycle(
   const uint32_t n = plan_.length();
   for (const uint32_t number : earlier) {
     const Plan::Interval& it = plan_.at(number);
-    waiting_.push({uint64_t{it.begin} + it.length - n, number});
+    waiting_.emplace(uint64_t{it.begin} + it.length - n, number);
   }
   for (uint32_t now = 0; now < n; ++now) {
     for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
-      const Plan::Interval& it = plan_.interval(now, slot);
+      const uint32_t number = plan_.number(now, slot);
+      const Plan::Interval& it = plan_.at(number);
       if (it.leaves && it.length > 0) {
-        waiting_.push({uint64_t{now} + it.length, plan_.number(now, slot)});
+        waiting_.emplace(uint64_t{now} + it.length, number);
       }
     }
     fetch_at(now);
   }
   std::vector<uint32_t> rest;
   for (auto copy = waiting_; !copy.empty(); copy.pop()) {
-    rest.push_back(copy.top().number);
+    rest.push_back(copy.top().second);
   }
   return rest;
 }
@@ -40,9 +41,9 @@ std::vector<uint32_t> FetchOrder::run_cycle(
 std::vector<std::vector<uint32_t>> FetchOrder::run_rest(
     const std::vector<uint32_t>& earlier) {
   const std::set<uint32_t> placed(earlier.begin(), earlier.end());
-  std::priority_queue<Waiting> rest;
+  Queue rest;
   for (; !waiting_.empty(); waiting_.pop()) {
-    if (placed.count(waiting_.top().number) == 0) {
+    if (placed.count(waiting_.top().second) == 0) {
       rest.push(waiting_.top());
     }
   }

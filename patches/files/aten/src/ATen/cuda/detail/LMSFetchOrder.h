@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <queue>
+#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -29,13 +31,10 @@ class FetchOrder {
       const std::vector<uint32_t>& earlier);
 
  private:
-  struct Waiting {
-    uint64_t end; // the next use
-    uint32_t number; // of the interval
-    bool operator<(const Waiting& other) const { // the first needed on top
-      return end > other.end || (end == other.end && number > other.number);
-    }
-  };
+  // The next use and the interval's number, the first needed on top.
+  using Waiting = std::pair<uint64_t, uint32_t>;
+  using Queue =
+      std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
 
   void fetch_at(uint64_t now);
 
@@ -43,7 +42,7 @@ class FetchOrder {
   RangeMaximum resident_; // bytes by position
   const int64_t limit_;
   std::vector<std::vector<uint32_t>> fetches_; // by position
-  std::priority_queue<Waiting> waiting_;
+  Queue waiting_;
 };
 
 } // namespace at::cuda::lms

@@ -160,8 +160,8 @@ bool Device::page_out(ManagedStorage* record) {
   if (!is_clean) {
     record->host = host;
     record->departure = events.front();
-    record->departs_at = sent_bytes_ + record->bytes;
     sent_bytes_ += record->bytes;
+    record->departs_at = sent_bytes_;
     copies_out_.push_back({record->departure, sent_bytes_});
     stats_.paged_out.add(record->bytes);
   } else {

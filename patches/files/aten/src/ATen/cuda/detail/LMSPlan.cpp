@@ -257,27 +257,21 @@ std::vector<int64_t> Plan::residency() const {
 void Plan::choose_more_leaving(size_t capacity) {
   const uint32_t n = length();
   RangeMaximum resident(residency());
-  struct Idle {
-    uint64_t end;
-    uint32_t number;
-    bool operator<(const Idle& other) const {
-      return end < other.end || (end == other.end && number < other.number);
-    }
-  };
-  std::priority_queue<Idle> idle; // farthest next use first
+  // The next use and the interval's number, farthest first.
+  std::priority_queue<std::pair<uint64_t, uint32_t>> idle;
   const auto may_leave = [](const Interval& it) {
     return !it.leaves && it.length > 1;
   };
   for (uint32_t i = 0; i < count(); ++i) { // of the cycle before
     const uint64_t end = uint64_t{intervals_[i].begin} + intervals_[i].length;
     if (may_leave(intervals_[i]) && end > n) {
-      idle.push({end - n, i});
+      idle.emplace(end - n, i);
     }
   }
   for (uint32_t now = 0; now < n; ++now) {
     while (resident.maximum(now, 1) > static_cast<int64_t>(capacity) &&
-           !idle.empty() && idle.top().end > now) {
-      Interval& it = intervals_[idle.top().number];
+           !idle.empty() && idle.top().first > now) {
+      Interval& it = intervals_[idle.top().second];
       idle.pop();
       if (it.leaves) {
         continue;
@@ -287,9 +281,9 @@ void Plan::choose_more_leaving(size_t capacity) {
           (it.begin + 1) % n, it.length - 1, -static_cast<int64_t>(it.bytes));
     }
     for (uint32_t slot = 0; slot < slots(now); ++slot) {
-      const uint32_t number = starts_[now] + slot;
-      if (may_leave(intervals_[number])) {
-        idle.push({uint64_t{now} + intervals_[number].length, number});
+      const Interval& it = interval(now, slot);
+      if (may_leave(it)) {
+        idle.emplace(uint64_t{now} + it.length, number(now, slot));
       }
     }
   }

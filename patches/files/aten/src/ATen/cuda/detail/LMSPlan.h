@@ -54,9 +54,6 @@ class Plan {
   }
   // The interval that begins with a use.
   Interval& interval(uint32_t position, uint32_t slot) {
-    return intervals_[starts_[position] + slot];
-  }
-  const Interval& interval(uint32_t position, uint32_t slot) const {
     return intervals_[number(position, slot)];
   }
   uint32_t slots(uint32_t position) const;

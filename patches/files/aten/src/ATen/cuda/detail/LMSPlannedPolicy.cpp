@@ -213,7 +213,9 @@ void PlannedPolicy::fetch_strays() {
   }
 }
 
-void PlannedPolicy::ask_for(std::deque<Page*>::iterator place, Page* page) {
+void PlannedPolicy::ask_for(
+    const std::deque<Page*>::const_iterator& place,
+    Page* page) {
   if (!page->is_awaited) {
     page->is_awaited = true;
     fetching_.insert(place, page);

@@ -41,7 +41,7 @@ class PlannedPolicy final : public Policy, private Ranking {
       const Plan::Interval& interval,
       uint64_t now,
       Page& page);
-  void ask_for(std::deque<Page*>::iterator place, Page* page);
+  void ask_for(const std::deque<Page*>::const_iterator& place, Page* page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
