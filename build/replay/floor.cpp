@@ -7,29 +7,13 @@ namespace {
 
 constexpr double kSecond = 1e12; // picoseconds
 
-// Sums of many ranges of operators at once.
-class Ranges {
- public:
-  explicit Ranges(size_t size) : differences_(size + 1) {}
-
-  // Adds to the operators in [begin, end).
-  void add(size_t begin, size_t end, size_t bytes) {
-    if (begin < end) {
-      differences_[begin] += static_cast<int64_t>(bytes);
-      differences_[end] -= static_cast<int64_t>(bytes);
-    }
-  }
-  std::vector<int64_t> sums() const {
-    std::vector<int64_t> sums(differences_);
-    for (size_t i = 1; i < sums.size(); ++i) {
-      sums[i] += sums[i - 1];
-    }
-    return sums;
-  }
-
- private:
-  std::vector<int64_t> differences_;
-};
+// Cuts that are tried in a step: every operator of up to 4,096, fewer of more,
+// where each costs more.
+size_t cuts_in_step(size_t operators) {
+  constexpr size_t kWork = size_t{1} << 24;
+  constexpr size_t kLeast = 256;
+  return std::min(operators, std::max(kLeast, kWork / operators));
+}
 
 // The operators at which steps begin, from the first measured one on, and the
 // end.
@@ -48,147 +32,163 @@ std::vector<size_t> boundaries(const Trace& trace, const Measured& measured) {
   return found;
 }
 
-// For a step [s, e) and every operator t of it, bytes of storages that cannot
-// all be on the device at one moment: what is over its capacity is copied in
-// the part before t or in the part from t on. docs/traces.md gives the reasons.
+// Of each storage, the operator that its allocation comes before.
+std::vector<size_t> births(const Trace& trace) {
+  std::vector<size_t> found(trace.bytes.size());
+  size_t op = 0;
+  for (const Event& event : trace.events) {
+    if (event.kind == EventKind::kAlloc) {
+      found[event.index] = op;
+    }
+    op += event.kind == EventKind::kOperator ? 1 : 0;
+  }
+  return found;
+}
+
+// Of each use, whether the storage is not used again.
+std::vector<bool> last_uses(const Trace& trace) {
+  std::vector<bool> found(trace.uses.size());
+  std::vector<bool> is_used(trace.bytes.size());
+  for (size_t i = trace.uses.size(); i-- > 0;) {
+    found[i] = !is_used[trace.uses[i].storage];
+    is_used[trace.uses[i].storage] = true;
+  }
+  return found;
+}
+
+// Bytes of storages that cannot all be on the device at one moment: what is
+// over its capacity is copied in the part. docs/traces.md gives the reasons.
 struct Need {
-  std::vector<int64_t> out_before; // at t: used now, or made since s for later
-  std::vector<int64_t> in_before; // at s: used from s up to t
-  std::vector<int64_t> in_after; // at t: used from t up to e
-  std::vector<int64_t> out_after; // at e: made since t, for later steps
+  size_t in = 0; // when the part starts: used in it
+  size_t out = 0; // when it ends: used next, or written in it for later
 };
 
-class Needs {
+// What the parts of a trace that begin with one operator need.
+class Part {
  public:
-  Needs(const Trace& trace, const std::vector<size_t>& steps)
+  explicit Part(const Trace& trace)
       : trace_(trace),
-        steps_(steps),
-        out_before_(trace.operator_count()),
-        in_before_(trace.operator_count()),
-        in_after_(trace.operator_count()),
-        out_after_(trace.operator_count()),
-        free_from_(trace.bytes.size()),
-        last_write_(trace.bytes.size()) {}
+        births_(births(trace)),
+        last_uses_(last_uses(trace)),
+        used_in_(trace.bytes.size()),
+        written_in_(trace.bytes.size()) {}
 
-  Need run() {
-    for (const Event& event : trace_.events) {
-      if (event.kind == EventKind::kAlloc) {
-        free_from_[event.index] = now_;
-        last_write_[event.index] = now_;
-      } else if (event.kind == EventKind::kOperator) {
-        for (const TraceUse& use : trace_.uses_of(now_)) {
-          add(use);
-        }
-        ++now_;
-      }
+  void begin(size_t op) {
+    begin_ = end_ = op;
+    ++number_;
+    next_ = 0;
+    need_ = {};
+  }
+  // Makes it end before `op`, where it ended earlier.
+  const Need& extend(size_t op) {
+    need_.out -= next_;
+    for (; end_ < op; ++end_) {
+      run(end_);
     }
-    return {
-        out_before_.sums(),
-        in_before_.sums(),
-        in_after_.sums(),
-        out_after_.sums()};
+    next_ = end_ == trace_.operator_count() ? 0 : bytes_used_next();
+    need_.out += next_;
+    return need_;
   }
 
  private:
-  void add(const TraceUse& use) {
-    const size_t bytes = trace_.bytes[use.storage];
-    size_t& free_from = free_from_[use.storage];
-    size_t& written = last_write_[use.storage];
-    const size_t begin = begin_of_step(now_);
-    out_before_.add(free_from, std::min(now_, end_of_step(written)), bytes);
-    out_before_.add(now_, now_ + 1, bytes);
-    if (free_from <= begin && written < begin) {
-      in_before_.add(now_, end_of_step(now_), bytes);
-    }
-    in_after_.add(std::max(free_from, begin), now_ + 1, bytes);
-    if (written < begin && free_from <= end_of_step(written)) {
-      // Excludes the writing operator itself, for an allocation comes before.
-      out_after_.add(begin_of_step(written), written, bytes);
-    }
-    free_from = now_ + 1;
-    if (use.writes) {
-      written = now_;
+  void run(size_t op) {
+    for (size_t i = trace_.operators[op].first_use;
+         i < trace_.operators[op + 1].first_use;
+         ++i) {
+      const TraceUse& use = trace_.uses[i];
+      const size_t bytes = trace_.bytes[use.storage];
+      if (births_[use.storage] <= begin_ && used_in_[use.storage] != number_) {
+        used_in_[use.storage] = number_;
+        need_.in += bytes;
+      }
+      size_t& written = written_in_[use.storage];
+      if (use.writes && written != number_) {
+        written = number_;
+        need_.out += bytes;
+      }
+      if (last_uses_[i] && written == number_) {
+        need_.out -= bytes;
+      }
     }
   }
-
-  // Operators before the first step that counts are in no step.
-  size_t begin_of_step(size_t op) const {
-    const auto next = std::upper_bound(steps_.begin(), steps_.end(), op);
-    return next == steps_.begin() ? op : *std::prev(next);
-  }
-  size_t end_of_step(size_t op) const {
-    const auto next = std::upper_bound(steps_.begin(), steps_.end(), op);
-    return next == steps_.begin() || next == steps_.end() ? op : *next;
+  // Beside what was written in the part.
+  size_t bytes_used_next() const {
+    size_t bytes = 0;
+    for (const TraceUse& use : trace_.uses_of(end_)) {
+      if (written_in_[use.storage] != number_) {
+        bytes += trace_.bytes[use.storage];
+      }
+    }
+    return bytes;
   }
 
   const Trace& trace_;
-  const std::vector<size_t>& steps_;
-  Ranges out_before_;
-  Ranges in_before_;
-  Ranges in_after_;
-  Ranges out_after_;
-  // Of each storage: from which operator on it may have been away.
-  std::vector<size_t> free_from_;
-  std::vector<size_t> last_write_;
-  size_t now_ = 0;
+  const std::vector<size_t> births_;
+  const std::vector<bool> last_uses_;
+  size_t number_ = 0; // of the part
+  std::vector<size_t> used_in_; // of each storage, the last part
+  std::vector<size_t> written_in_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  size_t next_ = 0; // bytes of need_.out that the next operator uses
+  Need need_;
 };
 
 class Floor {
  public:
   Floor(const Trace& trace, const Machine& machine, const Measured& measured)
-      : trace_(trace),
-        machine_(machine),
-        steps_(boundaries(trace, measured)),
-        need_(Needs(trace, steps_).run()) {}
-
-  double all_steps() const {
-    double sum = 0;
-    for (size_t i = 0; i + 1 < steps_.size(); ++i) {
-      sum += of_step(steps_[i], steps_[i + 1]);
+      : trace_(trace), machine_(machine) {
+    const std::vector<size_t> steps = boundaries(trace, measured);
+    for (size_t i = 0; i + 1 < steps.size(); ++i) {
+      const size_t count = steps[i + 1] - steps[i];
+      const size_t cuts = count == 0 ? 0 : cuts_in_step(count);
+      for (size_t k = 0; k < cuts; ++k) {
+        cuts_.push_back(steps[i] + k * count / cuts);
+      }
+      longest_part_ = std::max(longest_part_, count);
     }
-    return sum;
+    cuts_.push_back(steps.back());
+  }
+
+  // The longest chain of parts.
+  double longest() const {
+    Part part(trace_);
+    std::vector<double> times(cuts_.size()); // from the first cut on
+    for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
+      part.begin(cuts_[i]);
+      double compute = 0;
+      for (size_t j = i + 1;
+           j < cuts_.size() && cuts_[j] - cuts_[i] <= longest_part_;
+           ++j) {
+        for (size_t op = cuts_[j - 1]; op < cuts_[j]; ++op) {
+          compute += static_cast<double>(trace_.operators[op].duration);
+        }
+        const double copies = copy_time(part.extend(cuts_[j]));
+        times[j] = std::max(times[j], times[i] + std::max(compute, copies));
+      }
+    }
+    return times.back();
   }
 
  private:
-  double of_step(size_t begin, size_t end) const {
-    double after = 0;
-    for (size_t op = begin; op < end; ++op) {
-      after += static_cast<double>(trace_.operators[op].duration);
-    }
-    double before = 0;
-    double longest = 0;
-    for (size_t op = begin; op < end; ++op) {
-      const double first = std::max(
-          before, copy_time(need_.in_before[op], need_.out_before[op]));
-      const double second =
-          std::max(after, copy_time(need_.in_after[op], need_.out_after[op]));
-      longest = std::max(longest, first + second);
-      const auto duration = static_cast<double>(trace_.operators[op].duration);
-      before += duration;
-      after -= duration;
-    }
-    return longest;
-  }
-
-  // Of what is over the capacity of the storages that are needed.
-  double copy_time(int64_t in_need, int64_t out_need) const {
-    const double in = over(in_need);
-    const double out = over(out_need);
+  // Of what is over the capacity.
+  double copy_time(const Need& need) const {
+    const double in = over(need.in);
+    const double out = over(need.out);
     return kSecond *
         std::max(
                {in / machine_.in_bandwidth,
                 out / machine_.out_bandwidth,
                 (in + out) / machine_.both_bandwidth});
   }
-  double over(int64_t need) const {
-    const int64_t bytes = need - static_cast<int64_t>(machine_.capacity);
-    return static_cast<double>(std::max<int64_t>(bytes, 0));
+  double over(size_t need) const {
+    return static_cast<double>(need - std::min(need, machine_.capacity));
   }
 
   const Trace& trace_;
   const Machine& machine_;
-  const std::vector<size_t> steps_; // where they begin, and the end
-  const Need need_;
+  std::vector<size_t> cuts_; // operators, and the end
+  size_t longest_part_ = 0; // as the longest step: in operators
 };
 
 } // namespace
@@ -208,7 +208,7 @@ double ordered_floor(
     const Trace& trace,
     const Machine& machine,
     const Measured& measured) {
-  return Floor(trace, machine, measured).all_steps();
+  return Floor(trace, machine, measured).longest();
 }
 
 } // namespace lms_replay

@@ -18,11 +18,6 @@ class Storage:
         """In [begin, end)."""
         return any(begin <= op < end for op in self.uses)
 
-    def changed(self, born_before: int, written_before: int) -> int:
-        """The last operator up to these that made or wrote it, or -1."""
-        births = [self.birth] if self.birth < born_before else []
-        return max([-1, *births, *(op for op in self.writes if op < written_before)])
-
 
 def floor_us(
     rows: list[dict[str, Any]], capacity: int, bandwidth: float, both: float | None = None
@@ -43,43 +38,36 @@ def floor_us(
                 storages[identity].writes.append(len(operators))
             operators.append(row["us"])
     steps.append(len(operators))
-    total = 0.0
-    for begin, end in pairwise(steps[3:]):
-        total += max(
-            _split(storages.values(), operators, begin, split, end, capacity, bandwidth, both)
-            for split in range(begin, end)
+    first, longest = steps[3], max(end - begin for begin, end in pairwise(steps[3:]))
+    times = [0.0]  # of the longest chain from the first operator to each
+    for end in range(first + 1, len(operators) + 1):
+        times.append(
+            max(
+                times[begin - first]
+                + max(
+                    sum(operators[begin:end]),
+                    _copies(storages.values(), begin, end, capacity, bandwidth, both),
+                )
+                for begin in range(max(first, end - longest), end)
+            )
         )
-    return total
+    return times[-1]
 
 
-def _split(
-    storages: Any,
-    operators: list[float],
-    begin: int,
-    split: int,
-    end: int,
-    capacity: int,
-    bandwidth: float,
-    both: float | None,
+def _copies(
+    storages: Any, begin: int, end: int, capacity: int, bandwidth: float, both: float | None
 ) -> float:
+    """Of the part [begin, end)."""
+
     def over(chosen: Any) -> float:
         return max(0, sum(storage.bytes for storage in storages if chosen(storage)) - capacity)
 
-    def copies(out: float, into: float) -> float:
-        together = (out + into) / (both or 2 * bandwidth)
-        return max(out / bandwidth, into / bandwidth, together) * 1e6
-
-    first = copies(
-        over(
-            lambda s: (
-                split in s.uses
-                or (s.changed(split + 1, split) >= begin and s.is_used(split, len(operators)))
-            )
-        ),
-        over(lambda s: s.birth < begin and s.is_used(begin, split + 1)),
+    into = over(lambda s: s.birth <= begin and s.is_used(begin, end))
+    out = over(
+        lambda s: (
+            end in s.uses
+            or (any(begin <= op < end for op in s.writes) and max(s.uses) >= end)
+        )
     )
-    second = copies(
-        over(lambda s: s.changed(end, end) > split and s.is_used(end, len(operators))),
-        over(lambda s: s.birth <= split and s.is_used(split, end)),
-    )
-    return max(first, sum(operators[begin:split])) + max(second, sum(operators[split:end]))
+    together = (out + into) / (both or 2 * bandwidth)
+    return max(out / bandwidth, into / bandwidth, together) * 1e6
