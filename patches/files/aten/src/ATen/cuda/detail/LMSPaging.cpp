@@ -4,51 +4,12 @@
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/record_function.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
 #include <utility>
 
-// Note [Order of copies and operators]
-// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// No operation here blocks the host (pageable host memory and the `original`
-// policy apart). The order is kept on the device:
-//  - a page-out copy waits for what is queued so far on every stream that used
-//    the storage. Nobody waits for it but the next owner of the memory, see
-//    Note [Handing memory over];
-//  - a page-in copy waits for the home stream, whose earlier work may still
-//    use the memory, for what the memory was handed over with, and for the
-//    page-out copy of the same bytes;
-//  - each stream waits for it before its first use of the bytes.
-// The copies of one direction share a stream, so they are in order.
-
 namespace at::cuda::lms {
-namespace {
-
-// Overwritten memory in chaos: bytes that make no number in a floating type.
-constexpr int kChaosPattern = 0xFF;
-
-cudaStream_t make_copy_stream() {
-  cudaStream_t stream = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return stream;
-}
-
-// What profilers show beside a copy.
-std::vector<c10::IValue> bytes_of(const ManagedStorage& record) {
-  return {static_cast<int64_t>(record.bytes)};
-}
-
-// A copy may be running when a later step fails. The host waits for it, since
-// its source and target are about to be let go.
-void drain(cudaStream_t stream) {
-  if (cudaStreamSynchronize(stream) != cudaSuccess) {
-    (void)cudaGetLastError(); // the first error is the one to report
-  }
-}
-
-} // namespace
 
 void Device::attach_memory(ManagedStorage* record, c10::DataPtr memory) {
   auto [segment, block] =
@@ -75,58 +36,6 @@ c10::DataPtr Device::detach_memory(ManagedStorage* record) {
   occupy(record->block, nullptr);
   record->block = nullptr;
   return std::move(record->memory);
-}
-
-// What work on the memory outside its home stream is queued so far.
-Handover::Events Device::uses_of(const ManagedStorage* record) {
-  Handover::Events events;
-  c10::cuda::CUDAGuard guard(index_);
-  for (cudaStream_t user : record->users) {
-    if (user != record->home) {
-      events.push_back(record_event(index_, user));
-    }
-  }
-  if (record->arrival && !record->is_used_on(record->home)) {
-    events.push_back(record->arrival);
-  }
-  return events;
-}
-
-// Queues the copy to `host` in its place among the streams' work.
-Event Device::copy_out(ManagedStorage* record, void* host) {
-  RECORD_USER_SCOPE_WITH_INPUTS("lms::page_out", bytes_of(*record));
-  c10::cuda::CUDAGuard on_device(index_);
-  if (!out_stream_) {
-    out_stream_ = make_copy_stream();
-  }
-  wait_event(out_stream_, record_event(index_, record->home));
-  // Users have waited for the arrival; if the home stream has not, it is here.
-  for (const Event& use : uses_of(record)) {
-    wait_event(out_stream_, use);
-  }
-  try {
-    if (!record->host) {
-      Event begin = record_timed_event(index_, out_stream_);
-      C10_CUDA_CHECK(cudaMemcpyAsync(
-          host,
-          record->memory.get(),
-          record->bytes,
-          cudaMemcpyDeviceToHost,
-          out_stream_));
-      times_.add(
-          Activity::kPageOut,
-          std::move(begin),
-          record_timed_event(index_, out_stream_));
-    }
-    if (Settings::get().chaos()) {
-      C10_CUDA_CHECK(cudaMemsetAsync(
-          record->memory.get(), kChaosPattern, record->bytes, out_stream_));
-    }
-    return record_event(index_, out_stream_);
-  } catch (...) {
-    drain(out_stream_);
-    throw;
-  }
 }
 
 // Leaves the bytes on the host; the memory joins leaving_. Returns false, with
@@ -197,42 +106,6 @@ bool Device::page_out(ManagedStorage* record) {
 void Device::note_end_of_stay(const ManagedStorage& record) {
   if (record.waits_for == Activity::kWaitForAhead && record.users.empty()) {
     ++stats_.fetched_in_vain;
-  }
-}
-
-// Queues the copy of the bytes into `memory`, fresh from the home stream's
-// pool, after the events.
-Event Device::copy_into(
-    void* memory,
-    const ManagedStorage* record,
-    const Handover::Events& events,
-    Activity activity) {
-  const bool is_move = activity == Activity::kMove;
-  RECORD_USER_SCOPE_WITH_INPUTS(
-      is_move ? "lms::move" : "lms::page_in", bytes_of(*record));
-  c10::cuda::CUDAGuard on_device(index_);
-  cudaStream_t& stream = is_move ? move_stream_ : in_stream_;
-  if (!stream) {
-    stream = make_copy_stream();
-  }
-  wait_event(stream, record_event(index_, record->home));
-  for (const Event& event : events) {
-    wait_event(stream, event);
-  }
-  try {
-    Event begin = record_timed_event(index_, stream);
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        memory,
-        is_move ? record->memory.get() : record->host,
-        record->bytes,
-        is_move ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice,
-        stream));
-    Event end = record_timed_event(index_, stream);
-    times_.add(activity, std::move(begin), end);
-    return end;
-  } catch (...) {
-    drain(stream);
-    throw;
   }
 }
 
