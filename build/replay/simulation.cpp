@@ -235,7 +235,7 @@ void Simulation::stall_until(Time time, Stall cause) {
 // several pieces of work of its stream: it waits for operators, in also for the
 // page-out of the bytes and for the memory, and ends with an event.
 void Simulation::wait_for_copies(Direction direction) {
-  const size_t pieces = direction == Direction::kIn ? 5 : 3;
+  const size_t pieces = direction == Direction::kIn ? 5 : 4;
   const CopyId before = link_.nth_last(direction, kStreamDepth / pieces);
   host_ = std::max(host_, link_.end_of(before));
 }

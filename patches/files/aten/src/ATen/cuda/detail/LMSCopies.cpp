@@ -74,6 +74,7 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
     wait_event(out_stream_, use);
   }
   try {
+    Event end;
     if (!record->host) {
       Event begin = record_timed_event(index_, out_stream_);
       C10_CUDA_CHECK(cudaMemcpyAsync(
@@ -82,16 +83,15 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
           record->bytes,
           cudaMemcpyDeviceToHost,
           out_stream_));
-      times_.add(
-          Activity::kPageOut,
-          std::move(begin),
-          record_timed_event(index_, out_stream_));
+      end = record_timed_event(index_, out_stream_);
+      times_.add(Activity::kPageOut, std::move(begin), end);
     }
     if (Settings::get().chaos()) {
       C10_CUDA_CHECK(cudaMemsetAsync(
           record->memory.get(), kChaosPattern, record->bytes, out_stream_));
+      end = record_event(index_, out_stream_);
     }
-    return record_event(index_, out_stream_);
+    return end;
   } catch (...) {
     drain(out_stream_);
     throw;

@@ -14,7 +14,7 @@ constexpr uint64_t kMostMatches = 4096; // operators
 // more of them came at another time than 1 in kHitsPerSurprise did not.
 constexpr uint64_t kHitsPerSurprise = 8;
 constexpr uint64_t kMostSurprises = 32;
-constexpr size_t kFetchesAtOnce = 16; // pages asked for after one operator
+constexpr size_t kFetchesAtOnce = 64; // pages asked for after one operator
 // How long before its next use a page is fetched that left against the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
 // To bring a page back that is needed at once costs kUrgency / kNear times
@@ -79,9 +79,7 @@ void PlannedPolicy::on_death(Page* page) {
     plan_->forget(*page, history_, planned_at_);
   }
   history_.on_death(page);
-  if (page->is_awaited) {
-    fetching_.erase(std::find(fetching_.begin(), fetching_.end(), page));
-  }
+  ask_no_more_for(page);
   strays_.erase({page->next_use, page->id});
 }
 
@@ -222,6 +220,13 @@ void PlannedPolicy::ask_for(
   }
 }
 
+void PlannedPolicy::ask_no_more_for(Page* page) {
+  if (page->is_awaited) {
+    page->is_awaited = false;
+    fetching_.erase(std::find(fetching_.begin(), fetching_.end(), page));
+  }
+}
+
 Cost PlannedPolicy::cost_of(const Page& page) const {
   if (page.id == 0) {
     return {0, bytes_until_left(page, left_), 0};
@@ -240,10 +245,11 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   return {0, wait, out + page.bytes * (1 + kUrgency / (distance + kNear))};
 }
 
-// What is fetched ahead can wait for the memory of what dies before its use.
+// What is fetched ahead can wait for the memory of what dies before its use; what
+// comes back itself would only have to be fetched again.
 bool PlannedPolicy::may_leave(const Page& page) const {
   return !ahead_ || page.id == 0 ||
-      std::min(page.next_use, page.death) > ahead_->next_use;
+      (page.next_use == Page::kNever && page.death > ahead_->next_use);
 }
 
 std::vector<Page*> PlannedPolicy::choose_window(
@@ -260,6 +266,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
   ahead_ = nullptr;
   if (plan_) {
     for (Page* page : pages) {
+      ask_no_more_for(page); // it would come back at once
       if (page->id != 0 && page->next_use != Page::kNever) {
         strays_.emplace(std::pair(page->next_use, page->id), page);
       }

@@ -42,6 +42,7 @@ class PlannedPolicy final : public Policy, private Ranking {
       uint64_t now,
       Page& page);
   void ask_for(const std::deque<Page*>::const_iterator& place, Page* page);
+  void ask_no_more_for(Page* page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
