@@ -245,8 +245,8 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   return {0, wait, out + page.bytes * (1 + kUrgency / (distance + kNear))};
 }
 
-// What is fetched ahead can wait for the memory of what dies before its use; what
-// comes back itself would only have to be fetched again.
+// What is fetched ahead can wait for the memory of what dies before its use.
+// What comes back itself would only have to be fetched again.
 bool PlannedPolicy::may_leave(const Page& page) const {
   return !ahead_ || page.id == 0 ||
       (page.next_use == Page::kNever && page.death > ahead_->next_use);

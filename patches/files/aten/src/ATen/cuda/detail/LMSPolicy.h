@@ -41,7 +41,7 @@ struct Operator {
 // While so many page-ins have not ended, none is begun ahead: a stream holds
 // about 1,024 pieces of work, a copy with its events is four of them or more,
 // and one piece more blocks the host.
-constexpr size_t kMostArriving = 224;
+constexpr size_t kMostArriving = 256;
 
 // What is to be done after an operator, the evictions first.
 struct Actions {
