@@ -83,6 +83,9 @@ class Machine {
   const Moved& moved() const {
     return moved_;
   }
+  Policy& policy() {
+    return *policy_;
+  }
 
  private:
   using Pages = std::vector<std::unique_ptr<Page>>;
@@ -319,6 +322,101 @@ TEST(TwoModelsInTurnAreOneSequence) {
         first.out + second.out};
   }
   EXPECT(both[0] == both[1]);
+}
+
+TEST(ManyPagesAreFetchedAfterOneOperator) {
+  Machine machine(64);
+  std::vector<Page*> lists[3];
+  for (auto& list : lists) {
+    for (int i = 0; i < 30; ++i) {
+      list.push_back(machine.make(1));
+    }
+  }
+  Moved round;
+  for (int i = 0; i < 8; ++i) {
+    const Moved before = machine.moved();
+    for (const auto& list : lists) {
+      machine.run(8, list, {});
+    }
+    round = machine.moved() - before;
+  }
+  EXPECT(round.in > 0 && round.ahead == round.in);
+}
+
+// A machine that follows a plan: layers of 4 bytes are used in turn.
+struct Turns {
+  Machine machine;
+  std::vector<Page*> layers;
+  size_t next = 0;
+
+  explicit Turns(size_t count) : machine(3 * count) {
+    for (size_t i = 0; i < count; ++i) {
+      layers.push_back(machine.make(4));
+    }
+    for (size_t i = 0; i < 5 * count; ++i) {
+      run();
+    }
+  }
+  void run() {
+    machine.run(7, {layers[next]}, {});
+    next = (next + 1) % layers.size();
+  }
+  // What the policy wants after the next use; nothing is done.
+  Actions ask() {
+    Page* page = layers[next];
+    page->resident = page->evictable = true;
+    next = (next + 1) % layers.size();
+    Operator op;
+    op.name = 7;
+    op.uses = {{page, false}};
+    Actions actions;
+    machine.policy().on_operator(op, actions);
+    return actions;
+  }
+  // What is chosen where there is nothing but the page's memory.
+  std::vector<Page*> window(Page* only, const Page* ahead) {
+    Layout layout;
+    Segment segment;
+    segment.size = kMinBlockSize;
+    layout.add_segment(kMinBlockSize, segment);
+    layout.add_block(kMinBlockSize, kMinBlockSize);
+    layout.find(kMinBlockSize).second->page = only;
+    Request request{kMinBlockSize, 0};
+    request.ahead = ahead;
+    return machine.policy().choose_window(layout, request);
+  }
+};
+
+TEST(NoFetchEvictsWhatComesBack) {
+  Turns turns(20);
+  const auto sooner = [](const Page* a, const Page* b) {
+    return a->next_use < b->next_use;
+  };
+  const auto away = std::partition(
+      turns.layers.begin(), turns.layers.end(), [](const Page* page) {
+        return page->resident;
+      });
+  Page* stays = *std::max_element(turns.layers.begin(), away, sooner);
+  Page* comes = *std::min_element(away, turns.layers.end(), sooner);
+  EXPECT(comes->next_use < stays->next_use);
+  EXPECT(stays->next_use != Page::kNever);
+  EXPECT(turns.window(stays, comes).empty());
+  EXPECT((turns.window(stays, nullptr) == std::vector<Page*>{stays}));
+}
+
+TEST(WhatIsEvictedIsNotAskedForAgainAtOnce) {
+  Turns turns(20);
+  Page* page = nullptr;
+  for (int i = 0; i < 20 && !page; ++i) {
+    const Actions wanted = turns.ask();
+    page = wanted.fetch.empty() ? nullptr : wanted.fetch.back();
+  }
+  EXPECT(page && page->is_awaited);
+  if (page) {
+    page->resident = page->evictable = true;
+    EXPECT((turns.window(page, nullptr) == std::vector<Page*>{page}));
+    EXPECT(!page->is_awaited);
+  }
 }
 
 TEST(RangesOnACircle) {
