@@ -59,6 +59,7 @@ size_t segment_size(const Trace& trace, const Machine& machine) {
   constexpr size_t kRestPart = 64;
   constexpr size_t kLeastRest = size_t{8} << 20;
   constexpr size_t kSmallGrowth = 4;
+  constexpr size_t kGrowthPart = 16;
   const SmallMemory small = small_memory(trace, machine.capacity);
   if (machine.blocks_host || small.peak == 0) {
     return less(machine.capacity, small.peak);
@@ -66,7 +67,9 @@ size_t segment_size(const Trace& trace, const Machine& machine) {
   const size_t rest = std::max(
       {machine.capacity / kRestPart,
        kLeastRest,
-       kSmallGrowth * small.when_short,
+       std::min(
+           kSmallGrowth * small.when_short,
+           small.when_short + machine.capacity / kGrowthPart),
        small.peak});
   return less(machine.capacity, rest);
 }
