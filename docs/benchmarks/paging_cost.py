@@ -117,6 +117,7 @@ def run(case: str, storages: int, size: int) -> Cost:
     )
     variables["PYTORCH_LMS"] = "0" if case == "off" else "1"
     variables["PYTORCH_LMS_HOST_LIMIT"] = str(storages * size + GIB)
+    variables["PYTORCH_LMS_HOST_LEDGER"] = "none"  # on a host of its own
     command = [sys.executable, __file__, "--case", case]
     command += ["--storages", str(storages), "--size", str(size)]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
