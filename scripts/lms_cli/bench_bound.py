@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lms_cli.errors import OutOfMemoryError
+
 if TYPE_CHECKING:
     from lms_cli.trace_format import Trace
 
@@ -17,6 +19,7 @@ class Bound:
     floor_ns: float  # the larger of that and of what program order forbids
     h2d_bytes: float  # moved by farthest-next-use eviction
     d2h_bytes: float
+    replay_ns: float | None = None  # of LMS on the trace, without PyTorch; None: no memory
 
 
 def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
@@ -33,10 +36,17 @@ def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
     from lms_cli import trace_replay
 
     machine = replace(trace_replay.machine_of(card), capacity=capacity)
-    found = trace_replay.bounds(trace, machine)
+    replay_ns = None
+    try:
+        replayed = trace_replay.replay(trace, machine, "planned")
+        replay_ns = 1e3 * replayed.time_us / replayed.steps
+        found: trace_replay.Bounds = replayed
+    except OutOfMemoryError:
+        found = trace_replay.bounds(trace, machine)
     return Bound(
         1e3 * found.bound_us / found.steps,
         1e3 * found.floor_us / found.steps,
         found.bound_in_bytes / found.steps,
         found.bound_out_bytes / found.steps,
+        replay_ns,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lms_cli import bench_cells
+from lms_cli.bench_bound import Bound
 from lms_cli.bench_cells import Cell, Outcome, Subject
 from lms_cli.bench_run import Results
 
@@ -22,9 +23,10 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "out/bound",
     "hidden",
     "host GiB",
+    "replay",
 )
 MARK = "<!-- `lms bench --markdown` writes what follows -->"
-WIDTH = 110  # characters of a table that is written to a file
+WIDTH = 120  # characters of a table that is written to a file
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,15 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         "-" if bound is None else _times(from_device, bound.d2h_bytes),
         "-" if outcome.figures["hidden"] is None else _percent(outcome.figures["hidden"]),
         f"{outcome.figures['peak_page_locked_bytes'] / GIB:,.1f}",
+        _replay(bound, outcome),
     )
+
+
+def _replay(bound: Bound | None, outcome: Outcome) -> str:
+    """By how much the replay of the trace takes longer."""
+    if bound is None or bound.replay_ns is None:
+        return "-"
+    return f"{100 * (bound.replay_ns / outcome.step_ns - 1):+.1f} %"
 
 
 def _percent(share: float) -> str:

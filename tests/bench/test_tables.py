@@ -36,11 +36,14 @@ def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
     _, lms = bench_table.tables(results)
     assert lms.rows[1] == (
-        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "3.0"),
+        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "3.0", "-"),
     )
-    results.bounds[made_up.cell("lms", 2)] = Bound(12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9)
+    results.bounds[made_up.cell("lms", 2)] = Bound(
+        12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9, replay_ns=15.2 * made_up.MS
+    )
     speeds, lms = bench_table.tables(results)
     assert lms.rows[1][2:9] == ("75.0 %", "87.5 %", "16.0", "4.00", "6.00", "2.00", "1.20")
+    assert lms.rows[1][-1] == "-5.0 %"
     assert speeds.rows[-2:] == (("the bound", "-", "83.3 %"), ("the floor", "-", "71.4 %"))
     assert all(len(row) == len(lms.headings) for row in lms.rows)
 
@@ -49,7 +52,7 @@ def test_a_cell_of_lms_that_failed_has_its_row():
     results = made_up.results()
     results.outcomes[made_up.cell("lms", 2)] = Outcome("failed", "RuntimeError: no luck", {})
     _, lms = bench_table.tables(results)
-    assert lms.rows[1] == ("2", "failed", *"-" * 9)
+    assert lms.rows[1] == ("2", "failed", *"-" * 10)
 
 
 def test_an_ideal_that_failed_leaves_its_rivals_out():

@@ -65,8 +65,7 @@ def _copies(
     into = over(lambda s: s.birth <= begin and s.is_used(begin, end))
     out = over(
         lambda s: (
-            end in s.uses
-            or (any(begin <= op < end for op in s.writes) and max(s.uses) >= end)
+            end in s.uses or (any(begin <= op < end for op in s.writes) and max(s.uses) >= end)
         )
     )
     together = (out + into) / (both or 2 * bandwidth)
