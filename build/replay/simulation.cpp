@@ -235,11 +235,11 @@ void Simulation::stall_until(Time time, Stall cause) {
 }
 
 // The host waits where too many copies of a direction have not ended. A copy is
-// several pieces of work of its stream: it waits for operators, in also for the
-// page-out of the bytes and for the memory, and ends with an event.
+// several pieces of work of its stream: it waits for operators, and begins and
+// ends with an event.
 void Simulation::wait_for_copies(Direction direction) {
-  const size_t pieces = direction == Direction::kIn ? 5 : 4;
-  const CopyId before = link_.nth_last(direction, kStreamDepth / pieces);
+  constexpr size_t kPieces = 4;
+  const CopyId before = link_.nth_last(direction, kStreamDepth / kPieces);
   host_ = std::max(host_, link_.end_of(before));
 }
 

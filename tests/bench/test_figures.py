@@ -101,21 +101,21 @@ def test_it_is_faster_than_the_original(bert: Bert, ratio: float) -> None:
     assert bert.run("lms", ratio)["step_ns"] < bert.run("original", ratio)["step_ns"]
 
 
-# Reached when this was written: 61.9, 76.1 and 84.0 % of the floor; at most 1.17 times the bytes
-# of the bound to the device and 1.31 times those from it.
-@pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.59), (2, 0.73), (3.7, 0.81)])
+# Reached when this was written: 63.0, 78.3 and 86.9 % of the floor; at most 1.19 times the bytes
+# of the bound to the device and 1.16 times those from it.
+@pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.60), (2, 0.75), (3.7, 0.84)])
 def test_a_share_of_the_floor(bert: Bert, ratio: float, least: float) -> None:
     found, bound = bert.run("lms", ratio), bert.bound(ratio)
     assert least < bound.floor_ns / found["step_ns"] <= 1
     assert found["h2d_bytes"] < 1.22 * bound.h2d_bytes
-    assert found["d2h_bytes"] < 1.36 * bound.d2h_bytes
+    assert found["d2h_bytes"] < 1.22 * bound.d2h_bytes
 
 
 @pytest.mark.parametrize("ratio", SHORT)
 def test_it_has_learnt_by_the_third_iteration(bert: Bert, ratio: float) -> None:
     first, second, third, *later = bert.run("lms", ratio)["steps_ns"]
     usual = sum(later) / len(later)
-    assert third < 1.1 * usual < second < first
+    assert third < 1.12 * usual < second < first
 
 
 # A program that never repeats itself: which layers an iteration has, and in which order, is chosen
@@ -158,7 +158,7 @@ def test_a_sequence_that_changes_costs_no_more_than_the_original(
 
 # --- recording and replaying ---
 
-MEAN, SINGLE = 0.03, 0.05  # the largest differences, of the run's time; 2 % was aimed at
+MEAN, SINGLE = 0.02, 0.05  # the largest differences, of the run's time
 
 
 def test_a_replay_takes_as_long_as_the_program(bert: Bert) -> None:
