@@ -17,6 +17,8 @@ constexpr uint64_t kMostSurprises = 32;
 constexpr size_t kFetchesAtOnce = 64; // pages asked for after one operator
 // How long before its next use a page is fetched that left against the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
+// Much later: by 1 / kMuchLater of the cycle.
+constexpr uint64_t kMuchLater = 4;
 // To bring a page back that is needed at once costs kUrgency / kNear times
 // more.
 constexpr uint64_t kUrgency = 256;
@@ -246,10 +248,17 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
 }
 
 // What is fetched ahead can wait for the memory of what dies before its use.
-// What comes back itself would only have to be fetched again.
+// What comes back would have to be fetched again, and soon if that is not much
+// later.
 bool PlannedPolicy::may_leave(const Page& page) const {
-  return !ahead_ || page.id == 0 ||
-      (page.next_use == Page::kNever && page.death > ahead_->next_use);
+  if (!ahead_ || page.id == 0) {
+    return true;
+  }
+  if (page.next_use == Page::kNever) {
+    return page.death > ahead_->next_use;
+  }
+  const uint64_t later = plan_ ? plan_->length() / kMuchLater : 0;
+  return page.next_use > ahead_->next_use + later;
 }
 
 std::vector<Page*> PlannedPolicy::choose_window(
