@@ -62,8 +62,10 @@ class Encoder:
                     x = layer(x)
             return x.float().mean()
 
-    def update(self) -> None:
-        """A step of the optimizer."""
+    def train(self, *batches: int, dropped: float = 0) -> None:
+        """A step of the optimizer, after a backward pass of each batch."""
+        for batch in batches:
+            self.loss(batch, dropped).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -72,8 +74,7 @@ def alike() -> Iterator[None]:
     """They do not differ."""
     encoder = Encoder(LAYERS)
     while True:
-        encoder.loss(BATCH).backward()
-        encoder.update()
+        encoder.train(BATCH)
         yield
 
 
@@ -81,9 +82,7 @@ def accumulation() -> Iterator[None]:
     """Two batches for each step of the optimizer."""
     encoder = Encoder(LAYERS)
     while True:
-        encoder.loss(BATCH).backward()
-        encoder.loss(BATCH).backward()
-        encoder.update()
+        encoder.train(BATCH, BATCH)
         yield
 
 
@@ -92,8 +91,7 @@ def two_models() -> Iterator[None]:
     encoders = [Encoder(LAYERS // 2), Encoder(LAYERS // 2)]
     while True:
         for encoder in encoders:
-            encoder.loss(BATCH).backward()
-            encoder.update()
+            encoder.train(BATCH)
         yield
 
 
@@ -102,8 +100,7 @@ def evaluation() -> Iterator[None]:
     encoder = Encoder(LAYERS)
     while True:
         for _ in range(4):
-            encoder.loss(BATCH).backward()
-            encoder.update()
+            encoder.train(BATCH)
             yield
         with torch.no_grad():
             encoder.loss(BATCH)
@@ -114,8 +111,7 @@ def tail() -> Iterator[None]:
     encoder = Encoder(LAYERS)
     while True:
         for batch in (BATCH, BATCH, BATCH, BATCH // 2):
-            encoder.loss(batch).backward()
-            encoder.update()
+            encoder.train(batch)
             yield
 
 
@@ -123,8 +119,7 @@ def layer_drop() -> Iterator[None]:
     """Each layer is left out with a chance of one in ten, in each iteration anew."""
     encoder = Encoder(LAYERS)
     while True:
-        encoder.loss(BATCH, DROPPED).backward()
-        encoder.update()
+        encoder.train(BATCH, dropped=DROPPED)
         yield
 
 
@@ -192,9 +187,9 @@ def main() -> None:
         return
     print("| at | case | ideal, ms | LMS | original | LMS, GB each way | original |")
     print("|---:|---|---:|---:|---:|---:|---:|")
+    ideals = {case: run(case, 1024 * GIB, PYTORCH_LMS="0") for case in CASES}
     for ratio in arguments.ratio:
-        for case in CASES:
-            ideal = run(case, 1024 * GIB, PYTORCH_LMS="0")
+        for case, ideal in ideals.items():
             capacity = int(ideal.need / ratio) // PIECE * PIECE
             lms = run(case, capacity, PYTORCH_LMS="1")
             original = run(case, capacity, PYTORCH_LMS="1", PYTORCH_LMS_CONF="policy:original")

@@ -37,10 +37,10 @@ def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
 
     machine = replace(trace_replay.machine_of(card), capacity=capacity)
     replay_ns = None
+    found: trace_replay.Bounds
     try:
-        replayed = trace_replay.replay(trace, machine, "planned")
+        found = replayed = trace_replay.replay(trace, machine, "planned")
         replay_ns = 1e3 * replayed.time_us / replayed.steps
-        found: trace_replay.Bounds = replayed
     except OutOfMemoryError:
         found = trace_replay.bounds(trace, machine)
     return Bound(
