@@ -8,6 +8,7 @@ namespace {
 
 using at::cuda::lms::kSmallSize;
 using at::cuda::lms::Page;
+using at::cuda::lms::rest_for_small;
 
 bool is_small(size_t bytes) {
   return block_size(bytes) <= kSmallSize;
@@ -55,23 +56,12 @@ size_t pageable(const Trace& trace, const Machine& machine) {
 // Bytes of the segment that the engine takes when memory first runs short. The
 // original one takes none; that it has all that is pageable is as near.
 size_t segment_size(const Trace& trace, const Machine& machine) {
-  // Of LMSConsolidation.cpp.
-  constexpr size_t kRestPart = 64;
-  constexpr size_t kLeastRest = size_t{8} << 20;
-  constexpr size_t kSmallGrowth = 4;
-  constexpr size_t kGrowthPart = 16;
   const SmallMemory small = small_memory(trace, machine.capacity);
   if (machine.blocks_host || small.peak == 0) {
     return less(machine.capacity, small.peak);
   }
-  const size_t rest = std::max(
-      {machine.capacity / kRestPart,
-       kLeastRest,
-       std::min(
-           kSmallGrowth * small.when_short,
-           small.when_short + machine.capacity / kGrowthPart),
-       small.peak});
-  return less(machine.capacity, rest);
+  const size_t rest = rest_for_small(machine.capacity, small.when_short);
+  return less(machine.capacity, std::max(rest, small.peak));
 }
 
 // Pieces of work that a stream holds before a launch blocks, as CUDA has it.

@@ -24,15 +24,6 @@
 namespace at::cuda::lms {
 namespace {
 
-// What stays for the segments of small storages: a part of the limit, at least
-// so many bytes, and a multiple of what they have by now, since the optimizer's
-// state is often yet to come. Where they have much of the memory, they are not
-// parameters, and grow by a part of the limit at most.
-constexpr size_t kRestPart = 64;
-constexpr size_t kLeastRest = size_t{8} << 20;
-constexpr size_t kSmallGrowth = 4;
-constexpr size_t kGrowthPart = 16;
-
 // Segments of small storages have this size, others are a multiple of it.
 constexpr size_t kUnit = size_t{2} << 20; // bytes
 
@@ -78,10 +69,7 @@ void Device::take_one_segment(cudaStream_t stream) {
   size_t bytes = 0;
   {
     Lock lock(*this);
-    room_for_small_ = std::max(
-        {limit_ / kRestPart,
-         kLeastRest,
-         std::min(kSmallGrowth * small, small + limit_ / kGrowthPart)});
+    room_for_small_ = rest_for_small(limit_, small);
     const size_t kept = layout_.reserved() + room_for_small_;
     bytes = (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
   }

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace at::cuda::lms {
@@ -268,6 +269,21 @@ bool Layout::has_gap(size_t bytes, uintptr_t stream) const {
   };
   return has(shelf(bytes, stream)) ||
       has(find_shelf(stream, Segment::Kind::kEmpty));
+}
+
+size_t rest_for_small(size_t limit, size_t small) {
+  // A part of the limit, at least so many bytes, and a multiple of what they
+  // have by now, since the optimizer's state is often yet to come. Where they
+  // have much of the memory, they are not parameters, and grow by a part of the
+  // limit at most.
+  constexpr size_t kRestPart = 64;
+  constexpr size_t kLeastRest = size_t{8} << 20;
+  constexpr size_t kSmallGrowth = 4;
+  constexpr size_t kGrowthPart = 16;
+  return std::max(
+      {limit / kRestPart,
+       kLeastRest,
+       std::min(kSmallGrowth * small, small + limit / kGrowthPart)});
 }
 
 std::vector<Range> ranges_of(uintptr_t address, const Segment& segment) {

@@ -41,6 +41,11 @@ constexpr size_t kMinBlockSize = 512; // every block is a multiple of it
 constexpr size_t kSmallSize = size_t{1}
     << 20; // larger ones come from other segments
 
+// Bytes of the limit that are left for the segments of small storages where all
+// else is one segment; `small` is what they have when it is taken. See Note
+// [One segment].
+size_t rest_for_small(size_t limit, size_t small);
+
 // An allocated range of device memory.
 struct Block {
   size_t size = 0;
