@@ -196,6 +196,66 @@ TEST(TheRestOfALargeGapServesAgain) {
       cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.size() == 2);
 }
 
+TEST(WhatMovesTakesTheRoomOfWhatIsLeft) {
+  World world(12);
+  for (Page& page : world.pages) {
+    page.evictable = page.id <= 4;
+  }
+  const auto leave = [&](size_t place, uint64_t leaves_at) {
+    Page& page = world.pages[place];
+    page.id = 0;
+    page.leaves_at = leaves_at;
+    page.evictable = true;
+    return &page;
+  };
+  world.remove(1);
+  const Page* later = leave(6, 2 * kPage);
+  const Page* sooner = leave(9, kPage);
+  Request request{2 * kPage, 0};
+  request.sent = 2 * kPage;
+  const auto clearing = cheapest_clearing(world.layout, request, nullptr);
+  const auto has = [&](const Page* page) {
+    return std::count(clearing.pages.begin(), clearing.pages.end(), page) == 1;
+  };
+  EXPECT(clearing.pages.size() == 2 && has(sooner) && !has(later));
+  EXPECT(
+      clearing.end == World::address(3) || clearing.begin == World::address(0));
+}
+
+TEST(NeighboursThatAreLeftAreOneRoom) {
+  World world(12);
+  for (Page& page : world.pages) {
+    page.evictable = false;
+  }
+  // A page of two beside a gap of one; memory of one each that is being left,
+  // in two places, and in two next to each other.
+  world.remove(0);
+  world.remove(1);
+  world.remove(2);
+  world.layout.add_block(World::address(1), 2 * kPage);
+  Page large;
+  large.id = 100;
+  large.bytes = 2 * kPage;
+  large.resident = large.evictable = true;
+  world.layout.find(World::address(1)).second->page = &large;
+  Request request{3 * kPage, 0};
+  request.sent = 4 * kPage;
+  uint64_t leaves_at = 0;
+  for (const size_t place : {4, 6, 8}) {
+    Page& page = world.pages[place];
+    page.id = 0;
+    page.leaves_at = leaves_at += kPage;
+    page.evictable = true;
+  }
+  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
+  Page& neighbour = world.pages[9];
+  neighbour.id = 0;
+  neighbour.leaves_at = leaves_at += kPage;
+  neighbour.evictable = true;
+  const auto clearing = cheapest_clearing(world.layout, request, nullptr);
+  EXPECT(clearing.pages.size() == 5 && clearing.pages.front() == &large);
+}
+
 // --- the layout's books ---
 
 TEST(ShelvesAgreeWithTheSegments) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -42,6 +43,10 @@ struct Span { // of ranges, first and last included
   size_t last;
 };
 
+bool is_leaving(const Block& block) {
+  return block.page && block.page->id == 0 && block.page->evictable;
+}
+
 // The sizes of the free ranges outside of a span, while some are being taken.
 class Outside {
  public:
@@ -50,6 +55,24 @@ class Outside {
     for (size_t i = inside.first; i <= inside.last; ++i) {
       if (!ranges[i].block) {
         --changes_[ranges[i].size];
+      }
+    }
+  }
+
+  // Adds what is being left there until so many bytes have left.
+  void add_leaving(
+      const std::vector<Range>& ranges,
+      Span inside,
+      uint64_t until) {
+    size_t gap = 0; // free ranges next to each other become one
+    for (size_t i = 0; i <= ranges.size(); ++i) {
+      const bool is_outside = i < inside.first || i > inside.last;
+      if (i < ranges.size() && is_outside && is_free(ranges[i], until)) {
+        changes_[ranges[i].size] -= ranges[i].block ? 0 : 1;
+        gap += ranges[i].size;
+      } else if (gap > 0) {
+        ++changes_[gap];
+        gap = 0;
       }
     }
   }
@@ -68,6 +91,11 @@ class Outside {
   }
 
  private:
+  static bool is_free(const Range& range, uint64_t until) {
+    return !range.block ||
+        (is_leaving(*range.block) && range.block->page->leaves_at <= until);
+  }
+
   std::optional<size_t> best_fit(size_t bytes) const {
     std::optional<size_t> best;
     for (auto gap = gaps_.lower_bound(bytes); gap != gaps_.end(); ++gap) {
@@ -138,6 +166,90 @@ bool fits(const Clearing& clearing, Outside outside) {
       });
 }
 
+// The memory outside of the span that is being left, what is free first first.
+std::vector<Page*> leaving_outside(
+    const std::vector<Range>& ranges,
+    const Span& span) {
+  std::vector<Page*> leaving;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Block* block = ranges[i].block;
+    if ((i < span.first || i > span.last) && block && is_leaving(*block)) {
+      leaving.push_back(block->page);
+    }
+  }
+  std::sort(leaving.begin(), leaving.end(), [](const Page* a, const Page* b) {
+    return a->leaves_at < b->leaves_at;
+  });
+  return leaving;
+}
+
+// How many of those have to go for what is inside to fit outside, nothing if
+// that is not enough.
+std::optional<size_t> needed_outside(
+    const Clearing& clearing,
+    const Outside& outside,
+    const std::vector<Range>& ranges,
+    const Span& span,
+    const std::vector<Page*>& leaving) {
+  const auto fits_with = [&](size_t count) {
+    Outside more = outside;
+    if (count > 0) {
+      more.add_leaving(ranges, span, leaving[count - 1]->leaves_at);
+    }
+    return fits(clearing, std::move(more));
+  };
+  if (fits_with(0)) {
+    return 0;
+  }
+  if (!fits_with(leaving.size())) {
+    return std::nullopt;
+  }
+  size_t low = 1;
+  size_t high = leaving.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (fits_with(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high;
+}
+
+// The best of the spans, which come cheapest first.
+Clearing cheapest_of(
+    const std::vector<Span>& spans,
+    uintptr_t begin,
+    const std::vector<Range>& ranges,
+    const Shelf& shelf,
+    const Ranking& ranking) {
+  Clearing best;
+  Cost best_cost;
+  for (const Span& span : spans) {
+    if (!best.pages.empty() && !(span.cost < best_cost)) {
+      break;
+    }
+    auto clearing = clearing_of(begin, ranges, span);
+    const auto leaving = leaving_outside(ranges, span);
+    const auto needed = needed_outside(
+        clearing, Outside(shelf, ranges, span), ranges, span, leaving);
+    if (!needed) {
+      continue;
+    }
+    Cost cost = span.cost;
+    for (size_t i = 0; i < *needed; ++i) {
+      clearing.pages.push_back(leaving[i]);
+      cost.wait = std::max(cost.wait, ranking.cost_of(*leaving[i]).wait);
+    }
+    if (best.pages.empty() || cost < best_cost) {
+      best = std::move(clearing);
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
 } // namespace
 
 Clearing cheapest_clearing(
@@ -152,14 +264,10 @@ Clearing cheapest_clearing(
   Sweep sweep(shelf, request.bytes, hand);
   while (sweep.next()) {
     const auto& ranges = sweep.ranges();
-    for (const Span& span : spans_of(ranges, request.bytes, ranking)) {
-      auto clearing = clearing_of(sweep.begin(), ranges, span);
-      if (fits(clearing, Outside(shelf, ranges, span))) {
-        return clearing;
-      }
-    }
-    if (sweep.has_looked_enough()) {
-      break;
+    const auto spans = spans_of(ranges, request.bytes, ranking);
+    auto best = cheapest_of(spans, sweep.begin(), ranges, shelf, ranking);
+    if (!best.pages.empty() || sweep.has_looked_enough()) {
+      return best;
     }
   }
   return {};

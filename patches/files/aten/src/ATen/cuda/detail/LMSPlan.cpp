@@ -11,9 +11,11 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr int kCycles = 3; // simulated; the second one is the steady state
+// A page that dies is not fetched again: it may leave for so much less time.
+constexpr uint64_t kDeath = 8;
 // The part of the capacity that is kept for pages on their way, at most:
 // 1 / kMostAhead.
-constexpr size_t kMostAhead = 8;
+constexpr size_t kMostAhead = 32;
 
 // Adds to the positions [begin, end) of an endless repetition of the cycle.
 void add_around(
@@ -220,7 +222,8 @@ void Plan::choose_leaving(size_t capacity) {
       // used or dies with the next operator cannot leave in between.
       const uint64_t length = it.length > 0 ? it.length : it.death;
       if (it.is_endless || length > 1) {
-        idle.push({it.is_endless ? kNever : now + length, now, i});
+        const uint64_t weight = it.length > 0 ? 1 : kDeath;
+        idle.push({it.is_endless ? kNever : now + weight * length, now, i});
       }
     }
     for (const uint32_t i : deaths[position]) {

@@ -17,6 +17,10 @@ constexpr uint64_t kMostSurprises = 32;
 constexpr size_t kFetchesAtOnce = 64; // pages asked for after one operator
 // How long before its next use a page is fetched that left against the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
+// It is fetched before a page of the plan if it is needed sooner by 1 / kSooner
+// of the time until that one is. Nothing but what is needed sooner may be ahead
+// of it in the queue of copies.
+constexpr uint64_t kSooner = 4;
 // Much later: by 1 / kMuchLater of the cycle.
 constexpr uint64_t kMuchLater = 4;
 // To bring a page back that is needed at once costs kUrgency / kNear times
@@ -82,7 +86,7 @@ void PlannedPolicy::on_death(Page* page) {
   }
   history_.on_death(page);
   ask_no_more_for(page);
-  strays_.erase({page->next_use, page->id});
+  remove_stray(*page);
 }
 
 void PlannedPolicy::drop_plan() {
@@ -93,6 +97,7 @@ void PlannedPolicy::drop_plan() {
   }
   fetching_.clear();
   strays_.clear();
+  first_strays_.clear();
 }
 
 void PlannedPolicy::make_plan(Actions& actions) {
@@ -116,7 +121,7 @@ void PlannedPolicy::make_plan(Actions& actions) {
     } else if (is_due[i] && !page->resident) {
       ask_for(fetching_.end(), page);
     } else if (!page->resident && page->next_use != Page::kNever) {
-      strays_.emplace(std::pair(page->next_use, page->id), page);
+      add_stray(page);
     }
   }
   std::sort(
@@ -158,7 +163,9 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
       continue;
     }
     Plan::Interval& interval = plan_->interval(position, slot++);
-    strays_.erase({use.page->next_use, use.page->id});
+    remove_stray(*use.page);
+    use.page->was_stray = false;
+    ask_no_more_for(use.page); // it has come
     foretell(interval, history_.now(), *use.page);
     if (interval.leaves) {
       leave(interval, use.page, actions);
@@ -167,11 +174,13 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
   if (!plan_->has_traffic()) {
     return;
   }
-  fetch_strays();
+  fetch_strays(strays_, history_.now() + kStrayDistance);
   for (const uint32_t number : plan_->fetches(position)) {
     Plan::Interval& interval = plan_->at(number);
-    if (interval.page && !interval.page->resident) {
-      ask_for(fetching_.end(), interval.page);
+    if (Page* page = interval.page; page && !page->resident) {
+      fetch_strays(
+          first_strays_, page->next_use - distance_to(*page) / kSooner);
+      ask_for(fetching_.end(), page);
     }
     interval.page = nullptr;
   }
@@ -198,12 +207,26 @@ void PlannedPolicy::note_surprises(const Operator& op) {
   }
 }
 
-void PlannedPolicy::fetch_strays() {
-  while (!strays_.empty() &&
-         strays_.begin()->first.first <= history_.now() + kStrayDistance) {
-    Page* page = strays_.begin()->second;
-    strays_.erase(strays_.begin());
+void PlannedPolicy::add_stray(Page* page) {
+  const auto key = std::pair(page->next_use, page->id);
+  strays_.emplace(key, page);
+  if (!page->was_stray) {
+    first_strays_.emplace(key, page);
+  }
+}
+
+void PlannedPolicy::remove_stray(const Page& page) {
+  const auto key = std::pair(page.next_use, page.id);
+  strays_.erase(key);
+  first_strays_.erase(key);
+}
+
+void PlannedPolicy::fetch_strays(Strays& strays, uint64_t until) {
+  while (!strays.empty() && strays.begin()->first.first <= until) {
+    Page* page = strays.begin()->second;
+    remove_stray(*page);
     if (!page->resident) {
+      page->was_stray = true;
       const auto later =
           std::find_if(fetching_.begin(), fetching_.end(), [&](const Page* p) {
             return p->next_use > page->next_use;
@@ -229,12 +252,19 @@ void PlannedPolicy::ask_no_more_for(Page* page) {
   }
 }
 
+// Operators until the page is used, as far as that is known.
+uint64_t PlannedPolicy::distance_to(const Page& page) const {
+  return page.next_use - std::min(page.next_use, history_.now());
+}
+
 Cost PlannedPolicy::cost_of(const Page& page) const {
   if (page.id == 0) {
     return {0, bytes_until_left(page, left_), 0};
   }
   const size_t out = page.clean ? 0 : page.bytes;
-  const size_t wait = page.clean ? 0 : sent_ - left_ + page.bytes;
+  // What is on its way may itself wait for memory that is being left.
+  const bool is_here = page.arrives_at <= arrived_;
+  const size_t wait = page.clean && is_here ? 0 : sent_ - left_ + page.bytes;
   if (!plan_) {
     return {page.last_use, wait, out};
   }
@@ -242,9 +272,8 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
     return {0, wait, out};
   }
   // It comes back, and the sooner it is needed the worse.
-  const uint64_t distance =
-      page.next_use - std::min(page.next_use, history_.now());
-  return {0, wait, out + page.bytes * (1 + kUrgency / (distance + kNear))};
+  const uint64_t urgency = kUrgency / (distance_to(page) + kNear);
+  return {0, wait, out + page.bytes * (1 + urgency)};
 }
 
 // What is fetched ahead can wait for the memory of what dies before its use.
@@ -269,6 +298,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
     return {request.leaving}; // there is nothing better to be found
   }
   ahead_ = request.ahead;
+  arrived_ = request.arrived;
   sent_ = request.sent;
   left_ = request.left;
   auto pages = cheapest_window(layout, request, *this, &hand_);
@@ -277,7 +307,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
     for (Page* page : pages) {
       ask_no_more_for(page); // it would come back at once
       if (page->id != 0 && page->next_use != Page::kNever) {
-        strays_.emplace(std::pair(page->next_use, page->id), page);
+        add_stray(page);
       }
     }
   }

@@ -32,15 +32,22 @@ class PlannedPolicy final : public Policy, private Ranking {
   Cost cost_of(const Page& page) const override;
   bool may_leave(const Page& page) const override;
 
+  // By next use, then by id: nothing depends on where a page happens to be in
+  // host memory.
+  using Strays = std::map<std::pair<uint64_t, uint64_t>, Page*>;
+
   void make_plan(Actions& actions);
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
   void note_surprises(const Operator& op);
-  void fetch_strays();
   static void foretell(
       const Plan::Interval& interval,
       uint64_t now,
       Page& page);
+  uint64_t distance_to(const Page& page) const;
+  void add_stray(Page* page);
+  void remove_stray(const Page& page);
+  void fetch_strays(Strays& strays, uint64_t until);
   void ask_for(const std::deque<Page*>::const_iterator& place, Page* page);
   void ask_no_more_for(Page* page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
@@ -58,11 +65,11 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t distrusted_until_ = 0; // no plan before this operator
   uint64_t distrust_ = 0; // operators without a plan after the last that failed
   std::deque<Page*> fetching_; // asked for, in order of need; each once
-  // Pages that had to leave against the plan, by next use, then by id: nothing
-  // depends on where a page happens to be in host memory.
-  std::map<std::pair<uint64_t, uint64_t>, Page*> strays_;
+  Strays strays_; // pages that had to leave against the plan
+  Strays first_strays_; // those of them for the first time since their last use
   const Page* ahead_ = nullptr; // of the request at hand
-  uint64_t sent_ = 0; // of the request at hand, as is the next
+  uint64_t arrived_ = 0; // of the request at hand, as are the next
+  uint64_t sent_ = 0;
   uint64_t left_ = 0;
   uintptr_t hand_ = 0; // of the searches, see Note [Bounded search]
 };

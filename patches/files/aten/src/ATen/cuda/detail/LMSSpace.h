@@ -61,15 +61,17 @@ std::vector<Page*> cheapest_window(
     uintptr_t* hand);
 
 // Pages to move to free ranges outside of [begin, end), so that this becomes
-// free. Pages of memory that is being left (id 0) just go.
+// free. Memory that is being left (pages with id 0) just goes: what lies
+// inside, and what outside makes room for those that move.
 struct Clearing {
   uintptr_t begin = 0;
   uintptr_t end = 0;
-  std::vector<Page*> pages; // largest first
+  std::vector<Page*> pages; // those to move largest first
 };
 
-// The clearing for the request that moves the fewest bytes. No pages: there is
-// none, that is, the free ranges outside are too small for what is inside.
+// The clearing for the request that moves and waits for the fewest bytes. No
+// pages: there is none, that is, the free ranges outside are too small for what
+// is inside.
 // Bounded by the hand in the same way.
 Clearing cheapest_clearing(
     const Layout& layout,

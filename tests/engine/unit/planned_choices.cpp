@@ -1,0 +1,194 @@
+// Unit tests of the planned policy: what it chooses to evict and to fetch
+// first.
+
+#include "machine.h"
+
+#include <algorithm>
+#include <vector>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+// A machine that follows a plan: layers of 4 bytes are used in turn.
+struct Turns {
+  Machine machine;
+  std::vector<Page*> layers;
+  size_t next = 0;
+
+  explicit Turns(size_t count) : machine(3 * count) {
+    for (size_t i = 0; i < count; ++i) {
+      layers.push_back(machine.make(4));
+    }
+    for (size_t i = 0; i < 5 * count; ++i) {
+      run();
+    }
+  }
+  void run() {
+    machine.run(7, {layers[next]}, {});
+    next = (next + 1) % layers.size();
+  }
+  // What the policy wants after the next use; nothing is done.
+  Actions ask() {
+    Page* page = layers[next];
+    next = (next + 1) % layers.size();
+    return ask(page);
+  }
+  Actions ask(Page* page) {
+    page->resident = page->evictable = true;
+    Operator op;
+    op.name = 7;
+    op.uses = {{page, false}};
+    Actions actions;
+    machine.policy().on_operator(op, actions);
+    return actions;
+  }
+  // Goes on until a page is wanted that is not needed within `distance`.
+  Page* ask_until(uint64_t distance) {
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const Actions wanted = ask();
+      const uint64_t now = history(1)->last_use;
+      if (!wanted.fetch.empty() &&
+          wanted.fetch.back()->next_use > now + distance) {
+        return wanted.fetch.back();
+      }
+    }
+    EXPECT(!"found");
+    return layers.front();
+  }
+  // Used so many operators ago, or needed.
+  Page* history(size_t ago) {
+    return layers[(next + layers.size() - ago) % layers.size()];
+  }
+  Page* future(size_t distance) {
+    return layers[(next + distance - 1) % layers.size()];
+  }
+  // It has to leave against the plan.
+  void drive_out(Page* page) {
+    EXPECT(page->resident);
+    EXPECT((window(page, nullptr) == std::vector<Page*>{page}));
+    page->resident = page->evictable = false;
+  }
+  // What is chosen where there is nothing but the page's memory.
+  std::vector<Page*> window(Page* only, const Page* ahead) {
+    Layout layout;
+    Segment segment;
+    segment.size = kMinBlockSize;
+    layout.add_segment(kMinBlockSize, segment);
+    layout.add_block(kMinBlockSize, kMinBlockSize);
+    layout.find(kMinBlockSize).second->page = only;
+    Request request{kMinBlockSize, 0};
+    request.ahead = ahead;
+    return machine.policy().choose_window(layout, request);
+  }
+};
+
+TEST(AFetchEvictsOnlyWhatComesBackMuchLater) {
+  Turns turns(20);
+  const auto away = std::partition(
+      turns.layers.begin(), turns.layers.end(), [](const Page* page) {
+        return page->resident;
+      });
+  EXPECT(away != turns.layers.begin() && away != turns.layers.end());
+  for (auto stays = turns.layers.begin(); stays != away; ++stays) {
+    EXPECT((*stays)->next_use != Page::kNever);
+    for (auto comes = away; comes != turns.layers.end(); ++comes) {
+      const bool is_later = (*stays)->next_use > (*comes)->next_use + 20 / 4;
+      EXPECT(turns.window(*stays, *comes).empty() == !is_later);
+    }
+    EXPECT((turns.window(*stays, nullptr) == std::vector<Page*>{*stays}));
+  }
+}
+
+TEST(WhatIsEvictedIsNotAskedForAgainAtOnce) {
+  Turns turns(20);
+  Page* page = turns.ask_until(0);
+  EXPECT(page->is_awaited);
+  page->resident = page->evictable = true;
+  turns.drive_out(page);
+  EXPECT(!page->is_awaited);
+}
+
+TEST(WhatHasBeenUsedIsNotAskedForAnyMore) {
+  Turns turns(20);
+  Page* first = turns.ask_until(4);
+  Page* second = turns.history(2); // needed after all others
+  turns.drive_out(second);
+  EXPECT((turns.ask().fetch == std::vector<Page*>{first, second}));
+  turns.ask(second); // earlier than was foreseen
+  EXPECT(first->is_awaited && !second->is_awaited);
+}
+
+TEST(WhatStrayedComesBeforeWhatIsNeededMuchLater) {
+  constexpr size_t kFar = 200; // operators
+  size_t place = 0;
+  {
+    Turns turns(400);
+    turns.ask_until(kFar);
+    place = turns.next;
+  }
+  Turns turns(400);
+  while (turns.next + 1 != place) {
+    turns.run();
+  }
+  // One is needed long after everything that comes at short notice.
+  Page* stray = turns.future(kFar / 2);
+  turns.drive_out(stray);
+  const auto wanted = turns.ask().fetch;
+  EXPECT(wanted.size() == 2 && wanted.front() == stray);
+}
+
+TEST(WhatIsStillArrivingIsNoSoonerFree) {
+  constexpr size_t kBytes = 4 * kMinBlockSize;
+  Page left; // memory that is free when all that was sent has left
+  left.bytes = left.leaves_at = kBytes;
+  Page clean;
+  clean.id = 1;
+  clean.bytes = kBytes;
+  clean.clean = true;
+  Layout layout;
+  Segment segment;
+  segment.size = 2 * kBytes;
+  layout.add_segment(kBytes, segment);
+  for (Page* page : {&left, &clean}) {
+    const uintptr_t address = page == &left ? kBytes : 2 * kBytes;
+    page->resident = page->evictable = true;
+    layout.add_block(address, kBytes);
+    layout.find(address).second->page = page;
+  }
+  const auto policy = make_policy("planned");
+  Request request{kBytes, 0};
+  request.sent = kBytes;
+  request.arrived = clean.arrives_at = 1;
+  EXPECT(policy->choose_window(layout, request) == std::vector<Page*>{&clean});
+  request.arrived = 0;
+  EXPECT(policy->choose_window(layout, request) == std::vector<Page*>{&left});
+}
+
+TEST(WhatDiesLeavesBeforeWhatComesBack) {
+  // A page dies sooner than another is used again. But who evicts that one
+  // has to copy it twice.
+  Machine machine(1'000);
+  Page* lasting = machine.make(400);
+  Moved moved;
+  for (int i = 0; i < 6; ++i) {
+    const Moved before = machine.moved();
+    machine.run(1, {}, {lasting});
+    Page* dying = machine.make(400);
+    machine.run(2, {}, {dying});
+    for (uint64_t name = 3; name < 13; ++name) {
+      Page* between = machine.make(400);
+      machine.run(name, {}, {between});
+      machine.destroy(between);
+    }
+    machine.destroy(dying);
+    moved = machine.moved() - before;
+  }
+  EXPECT(moved.in == 0 && moved.out == 400);
+}
+
+} // namespace
+
+int main() {
+  return run_tests();
+}
