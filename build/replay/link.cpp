@@ -59,11 +59,6 @@ Time Link::end_of(CopyId copy) {
   return copies_[copy].end;
 }
 
-CopyId Link::nth_last(Direction direction, size_t n) const {
-  const auto& queue = engines_[static_cast<size_t>(direction)].queue;
-  return queue.size() < n ? kNoCopy : queue[queue.size() - n];
-}
-
 Time Link::waited_for_memory(CopyId copy) const {
   return copy == kNoCopy ? 0 : copies_[copy].waited_for_memory;
 }

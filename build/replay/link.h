@@ -50,8 +50,6 @@ class Link {
   // How long a copy that has ended waited for nothing but its memory.
   Time waited_for_memory(CopyId copy) const;
 
-  // The copy that was queued before the last n - 1 of its direction.
-  CopyId nth_last(Direction direction, size_t n) const;
   // Copies that were queued.
   size_t count() const {
     return copies_.size();

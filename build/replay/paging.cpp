@@ -22,11 +22,9 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   note_arrivals();
   request.arrived = arrived_;
   request.ahead = ahead ? &page : nullptr;
-  make_gap(request);
   request.sent = sent_;
-  request.left = leaving_.empty()
-      ? sent_
-      : leaving_.front().leaves_at - leaving_.front().bytes;
+  request.left = left();
+  make_gap(request);
   while (true) {
     request.leaving = first_leaving(request.bytes);
     if (auto place = memory_.allocate(page.bytes, link_, host_)) {
@@ -43,6 +41,17 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
       hand_over(paged(victim));
     }
   }
+}
+
+// Bytes that have left before the first memory that nobody has got yet: who has
+// some already waits for it.
+uint64_t Simulation::left() const {
+  for (const Paged& page : leaving_) {
+    if (page.resident) {
+      return page.leaves_at - page.bytes;
+    }
+  }
+  return sent_;
 }
 
 // Makes one gap out of several, if that needs no page-out.
@@ -84,6 +93,7 @@ bool Simulation::move_out_of(const Clearing& clearing, Paged& page) {
   if (!place) {
     return false;
   }
+  const size_t waits = place->pending.size();
   page.arrival = link_.queue(
       Direction::kAside,
       page.bytes,
@@ -91,6 +101,8 @@ bool Simulation::move_out_of(const Clearing& clearing, Paged& page) {
       {page.arrival},
       std::move(place->pending));
   totals_.moved_bytes += page.bytes;
+  enqueue(2); // an event now, and a wait before the next use
+  enqueue_copy(Direction::kAside, page.arrival, waits);
   memory_.release(page.address, {page.arrival});
   settle(page, place->address);
   return true;
@@ -102,6 +114,7 @@ bool Simulation::page_in(Paged& page, bool ahead) {
   if (!place) {
     return false;
   }
+  const size_t waits = place->pending.size();
   page.arrival = link_.queue(
       Direction::kIn,
       page.bytes,
@@ -112,7 +125,7 @@ bool Simulation::page_in(Paged& page, bool ahead) {
   page.arrives_at = arrived_ + arriving_.size();
   totals_.in_bytes += page.bytes;
   enqueue(2); // an event now, and a wait before the first use
-  wait_for_copies(Direction::kIn);
+  enqueue_copy(Direction::kIn, page.arrival, waits);
   page.is_prefetched = ahead;
   page.clean = !machine_.blocks_host;
   settle(page, place->address);
@@ -134,7 +147,7 @@ CopyIds Simulation::page_out(Paged& page) {
   totals_.out_bytes += page.bytes;
   sent_ += page.bytes;
   enqueue(1); // an event
-  wait_for_copies(Direction::kOut);
+  enqueue_copy(Direction::kOut, page.departure, 0);
   page.clean = true;
   if (machine_.blocks_host) {
     stall_until(link_.end_of(page.departure), Stall::kMemory);

@@ -224,13 +224,17 @@ void Simulation::stall_until(Time time, Stall cause) {
   }
 }
 
-// The host waits where too many copies of a direction have not ended. A copy is
-// several pieces of work of its stream: it waits for operators, and begins and
-// ends with an event.
-void Simulation::wait_for_copies(Direction direction) {
-  constexpr size_t kPieces = 4;
-  const CopyId before = link_.nth_last(direction, kStreamDepth / kPieces);
-  host_ = std::max(host_, link_.end_of(before));
+// A copy is several pieces of work of its stream: it waits for operators and
+// for other copies, and begins and ends with an event. The host waits where too
+// many have not ended.
+void Simulation::enqueue_copy(Direction direction, CopyId copy, size_t waits) {
+  constexpr size_t kPieces = 4; // of any copy
+  auto& queued = queued_copies_[static_cast<size_t>(direction)];
+  queued.insert(queued.end(), kPieces + waits, copy);
+  while (queued.size() > kStreamDepth) {
+    host_ = std::max(host_, link_.end_of(queued.front()));
+    queued.pop_front();
+  }
 }
 
 // Pieces of work that end now, on the compute stream. The host waits where too

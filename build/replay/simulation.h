@@ -116,6 +116,7 @@ class Simulation {
   void obey(const at::cuda::lms::Actions& actions);
 
   std::optional<Memory::Place> obtain(const Paged& page, bool ahead);
+  uint64_t left() const;
   void make_gap(const at::cuda::lms::Request& request);
   bool move_out_of(const at::cuda::lms::Clearing& clearing, Paged& page);
   bool page_in(Paged& page, bool ahead);
@@ -129,7 +130,7 @@ class Simulation {
   void reap();
 
   void enqueue(size_t pieces);
-  void wait_for_copies(Direction direction);
+  void enqueue_copy(Direction direction, CopyId copy, size_t waits);
   void stall_until(Time time, Stall cause);
   [[noreturn]] void fail(const Paged& page);
   Mark mark() const;
@@ -147,6 +148,8 @@ class Simulation {
   Totals totals_; // its `time` is the compute stream's clock
   Time host_ = 0; // the program's clock
   std::deque<Time> queued_; // ends of the compute stream's last pieces of work
+  // By direction: the copies that the last pieces of work belong to.
+  std::array<std::deque<CopyId>, kDirections> queued_copies_;
   CopyIds memory_pending_; // on what the next operator allocated
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;

@@ -187,6 +187,37 @@ TEST(WhatDiesLeavesBeforeWhatComesBack) {
   EXPECT(moved.in == 0 && moved.out == 400);
 }
 
+// The bytes that are paged in of `count` pages of one byte, used in turn with
+// large ones, in one round that follows a plan.
+size_t tiny_traffic(int count) {
+  constexpr size_t kLarge = 32'768;
+  Machine machine(8 * kLarge);
+  std::vector<Page*> large;
+  std::vector<Page*> tiny;
+  for (int i = 0; i < 16; ++i) {
+    large.push_back(machine.make(kLarge));
+  }
+  for (int i = 0; i < count; ++i) {
+    tiny.push_back(machine.make(1));
+  }
+  Moved moved;
+  for (int round = 0; round < 5; ++round) {
+    const Moved before = machine.moved();
+    for (Page* page : large) {
+      machine.run(9, {page}, {});
+    }
+    machine.run(10, tiny, {});
+    moved = machine.moved() - before;
+  }
+  EXPECT(moved.in >= kLarge);
+  return moved.in % kLarge;
+}
+
+TEST(TinyPagesStayUnlessThereAreMany) {
+  EXPECT(tiny_traffic(100) == 0);
+  EXPECT(tiny_traffic(5'000) > 0);
+}
+
 } // namespace
 
 int main() {

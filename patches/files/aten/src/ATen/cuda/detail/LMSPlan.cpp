@@ -16,6 +16,10 @@ constexpr uint64_t kDeath = 8;
 // The part of the capacity that is kept for pages on their way, at most:
 // 1 / kMostAhead.
 constexpr size_t kMostAhead = 32;
+// To evict a page that takes less than 1 / kSmallest of the capacity costs more
+// than it brings, unless such pages take more than 1 / kSmallOnes of it.
+constexpr size_t kSmallest = size_t{1} << 16;
+constexpr size_t kSmallOnes = 64;
 
 // Adds to the positions [begin, end) of an endless repetition of the cycle.
 void add_around(
@@ -42,6 +46,10 @@ void add_around(
 
 Plan::Plan(const History& history, size_t capacity) {
   read(history);
+  least_ = capacity / kSmallest;
+  if (peak_below(least_) > capacity / kSmallOnes) {
+    least_ = 0;
+  }
   const size_t kept = capacity - std::min(typical(), capacity / kMostAhead);
   choose_leaving(kept);
   choose_more_leaving(kept);
@@ -158,6 +166,27 @@ size_t Plan::typical() const {
   return 0;
 }
 
+// The most bytes that pages of fewer than `bytes` bytes take at once.
+size_t Plan::peak_below(size_t bytes) const {
+  std::vector<int64_t> steps(length() + 1, 0);
+  for (const Interval& it : intervals_) {
+    if (it.bytes < bytes) {
+      const uint64_t length = it.length > 0 ? it.length
+          : it.is_endless                   ? steps.size() - 1
+                                            : it.death + uint64_t{1};
+      add_around(
+          steps, it.begin, it.begin + length, static_cast<int64_t>(it.bytes));
+    }
+  }
+  int64_t sum = 0;
+  int64_t peak = 0;
+  for (const int64_t step : steps) {
+    sum += step;
+    peak = std::max(peak, sum);
+  }
+  return static_cast<size_t>(peak);
+}
+
 // See Note [Planning an iteration], 1.
 void Plan::choose_leaving(size_t capacity) {
   const uint32_t n = length();
@@ -221,7 +250,7 @@ void Plan::choose_leaving(size_t capacity) {
       // Of what dies, too, evicting wins the time until then only. What is
       // used or dies with the next operator cannot leave in between.
       const uint64_t length = it.length > 0 ? it.length : it.death;
-      if (it.is_endless || length > 1) {
+      if (it.bytes >= least_ && (it.is_endless || length > 1)) {
         const uint64_t weight = it.length > 0 ? 1 : kDeath;
         idle.push({it.is_endless ? kNever : now + weight * length, now, i});
       }
@@ -262,8 +291,8 @@ void Plan::choose_more_leaving(size_t capacity) {
   RangeMaximum resident(residency());
   // The next use and the interval's number, farthest first.
   std::priority_queue<std::pair<uint64_t, uint32_t>> idle;
-  const auto may_leave = [](const Interval& it) {
-    return !it.leaves && it.length > 1;
+  const auto may_leave = [this](const Interval& it) {
+    return !it.leaves && it.length > 1 && it.bytes >= least_;
   };
   for (uint32_t i = 0; i < count(); ++i) { // of the cycle before
     const uint64_t end = uint64_t{intervals_[i].begin} + intervals_[i].length;

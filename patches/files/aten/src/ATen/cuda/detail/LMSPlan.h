@@ -89,6 +89,7 @@ class Plan {
       uint32_t slot,
       uint64_t first) const;
   size_t typical() const;
+  size_t peak_below(size_t bytes) const;
   void choose_leaving(size_t capacity);
   void choose_more_leaving(size_t capacity);
   void choose_fetches(size_t capacity);
@@ -99,6 +100,7 @@ class Plan {
   std::vector<uint32_t> before_; // by interval: the one that ends with its use
   std::vector<size_t> unmanaged_; // by position, bytes
   std::vector<std::vector<uint32_t>> fetches_; // by position
+  size_t least_ = 0; // bytes of a page that may leave
   bool has_traffic_ = false;
 };
 
