@@ -15,7 +15,7 @@ constexpr int kCycles = 3; // simulated; the second one is the steady state
 constexpr uint64_t kDeath = 8;
 // The part of the capacity that is kept for pages on their way, at most:
 // 1 / kMostAhead.
-constexpr size_t kMostAhead = 32;
+constexpr size_t kMostAhead = 8;
 // To evict a page that takes less than 1 / kSmallest of the capacity costs more
 // than it brings, unless such pages take more than 1 / kSmallOnes of it.
 constexpr size_t kSmallest = size_t{1} << 16;

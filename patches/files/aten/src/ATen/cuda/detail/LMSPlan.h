@@ -15,7 +15,8 @@ namespace at::cuda::lms {
 // be spent on the host. The plan decides which intervals are, and when their
 // pages come back:
 //  1. What must leave: the cycle is simulated, and wherever its pages do not
-//     fit, the idle page whose next use is farthest leaves (Belady's rule).
+//     fit, the idle page whose next use is farthest leaves (Belady's rule; one
+//     that dies is not copied back, so its time counts several times as much).
 //     Room for a typical page is left over, so that one can arrive while others
 //     are in use: without it fewer bytes would move, but nothing could overlap.
 //     The simulation runs three cycles, so that what is found is the steady
