@@ -23,10 +23,15 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   request.arrived = arrived_;
   request.ahead = ahead ? &page : nullptr;
   request.sent = sent_;
-  request.left = left();
+  // Who has got memory already waits for it, and for what left before it.
+  const Paged* first = first_leaving();
+  request.left = first ? first->leaves_at - first->bytes : sent_;
   make_gap(request);
   while (true) {
-    request.leaving = first_leaving(request.bytes);
+    Paged* next = first_leaving();
+    request.leaving = next && memory_.size_at(next->address) == request.bytes
+        ? next
+        : nullptr;
     if (auto place = memory_.allocate(page.bytes, link_, host_)) {
       return place;
     }
@@ -41,17 +46,6 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
       hand_over(paged(victim));
     }
   }
-}
-
-// Bytes that have left before the first memory that nobody has got yet: who has
-// some already waits for it.
-uint64_t Simulation::left() const {
-  for (const Paged& page : leaving_) {
-    if (page.resident) {
-      return page.leaves_at - page.bytes;
-    }
-  }
-  return sent_;
 }
 
 // Makes one gap out of several, if that needs no page-out.
@@ -187,11 +181,11 @@ void Simulation::evict_all() {
   }
 }
 
-// The page that leaves before all other, if its memory has that size.
-Page* Simulation::first_leaving(size_t bytes) {
+// The memory that is free before all other and that nobody has got yet.
+Paged* Simulation::first_leaving() {
   for (Paged& page : leaving_) {
     if (page.resident) {
-      return memory_.size_at(page.address) == bytes ? &page : nullptr;
+      return &page;
     }
   }
   return nullptr;

@@ -116,7 +116,6 @@ class Simulation {
   void obey(const at::cuda::lms::Actions& actions);
 
   std::optional<Memory::Place> obtain(const Paged& page, bool ahead);
-  uint64_t left() const;
   void make_gap(const at::cuda::lms::Request& request);
   bool move_out_of(const at::cuda::lms::Clearing& clearing, Paged& page);
   bool page_in(Paged& page, bool ahead);
@@ -125,7 +124,7 @@ class Simulation {
   void hand_over(Paged& page);
   void settle(Paged& page, uintptr_t address);
   void evict_all();
-  at::cuda::lms::Page* first_leaving(size_t bytes);
+  Paged* first_leaving();
   void note_arrivals();
   void reap();
 

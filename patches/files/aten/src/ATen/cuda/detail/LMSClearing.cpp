@@ -41,6 +41,10 @@ struct Span { // of ranges, first and last included
   Cost cost;
   size_t first;
   size_t last;
+
+  bool has(size_t range) const {
+    return range >= first && range <= last;
+  }
 };
 
 bool is_leaving(const Block& block) {
@@ -66,8 +70,7 @@ class Outside {
       uint64_t until) {
     size_t gap = 0; // free ranges next to each other become one
     for (size_t i = 0; i <= ranges.size(); ++i) {
-      const bool is_outside = i < inside.first || i > inside.last;
-      if (i < ranges.size() && is_outside && is_free(ranges[i], until)) {
+      if (i < ranges.size() && !inside.has(i) && is_free(ranges[i], until)) {
         changes_[ranges[i].size] -= ranges[i].block ? 0 : 1;
         gap += ranges[i].size;
       } else if (gap > 0) {
@@ -173,7 +176,7 @@ std::vector<Page*> leaving_outside(
   std::vector<Page*> leaving;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Block* block = ranges[i].block;
-    if ((i < span.first || i > span.last) && block && is_leaving(*block)) {
+    if (!span.has(i) && block && is_leaving(*block)) {
       leaving.push_back(block->page);
     }
   }
@@ -183,25 +186,24 @@ std::vector<Page*> leaving_outside(
   return leaving;
 }
 
-// How many of those have to go for what is inside to fit outside, nothing if
-// that is not enough.
-std::optional<size_t> needed_outside(
+// Those of them that have to go for what is inside to fit outside, nothing if
+// not even all are enough.
+std::optional<std::vector<Page*>> needed_outside(
     const Clearing& clearing,
-    const Outside& outside,
+    const Shelf& shelf,
     const std::vector<Range>& ranges,
-    const Span& span,
-    const std::vector<Page*>& leaving) {
-  const auto fits_with = [&](size_t count) {
+    const Span& span) {
+  const Outside outside(shelf, ranges, span);
+  if (fits(clearing, outside)) {
+    return std::vector<Page*>{};
+  }
+  auto leaving = leaving_outside(ranges, span);
+  const auto fits_with = [&](size_t count) { // of them, at least one
     Outside more = outside;
-    if (count > 0) {
-      more.add_leaving(ranges, span, leaving[count - 1]->leaves_at);
-    }
+    more.add_leaving(ranges, span, leaving[count - 1]->leaves_at);
     return fits(clearing, std::move(more));
   };
-  if (fits_with(0)) {
-    return 0;
-  }
-  if (!fits_with(leaving.size())) {
+  if (leaving.empty() || !fits_with(leaving.size())) {
     return std::nullopt;
   }
   size_t low = 1;
@@ -214,7 +216,8 @@ std::optional<size_t> needed_outside(
       low = middle + 1;
     }
   }
-  return high;
+  leaving.resize(high);
+  return leaving;
 }
 
 // The best of the spans, which come cheapest first.
@@ -231,16 +234,14 @@ Clearing cheapest_of(
       break;
     }
     auto clearing = clearing_of(begin, ranges, span);
-    const auto leaving = leaving_outside(ranges, span);
-    const auto needed = needed_outside(
-        clearing, Outside(shelf, ranges, span), ranges, span, leaving);
+    const auto needed = needed_outside(clearing, shelf, ranges, span);
     if (!needed) {
       continue;
     }
     Cost cost = span.cost;
-    for (size_t i = 0; i < *needed; ++i) {
-      clearing.pages.push_back(leaving[i]);
-      cost.wait = std::max(cost.wait, ranking.cost_of(*leaving[i]).wait);
+    for (Page* page : *needed) {
+      clearing.pages.push_back(page);
+      cost.wait = std::max(cost.wait, ranking.cost_of(*page).wait);
     }
     if (best.pages.empty() || cost < best_cost) {
       best = std::move(clearing);

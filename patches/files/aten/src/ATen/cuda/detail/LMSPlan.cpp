@@ -4,6 +4,8 @@
 #include <ATen/cuda/detail/LMSRangeMaximum.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -47,7 +49,9 @@ void add_around(
 Plan::Plan(const History& history, size_t capacity) {
   read(history);
   least_ = capacity / kSmallest;
-  if (peak_below(least_) > capacity / kSmallOnes) {
+  const std::vector<int64_t> tiny = managed(least_);
+  if (*std::max_element(tiny.begin(), tiny.end()) >
+      static_cast<int64_t>(capacity / kSmallOnes)) {
     least_ = 0;
   }
   const size_t kept = capacity - std::min(typical(), capacity / kMostAhead);
@@ -166,27 +170,6 @@ size_t Plan::typical() const {
   return 0;
 }
 
-// The most bytes that pages of fewer than `bytes` bytes take at once.
-size_t Plan::peak_below(size_t bytes) const {
-  std::vector<int64_t> steps(length() + 1, 0);
-  for (const Interval& it : intervals_) {
-    if (it.bytes < bytes) {
-      const uint64_t length = it.length > 0 ? it.length
-          : it.is_endless                   ? steps.size() - 1
-                                            : it.death + uint64_t{1};
-      add_around(
-          steps, it.begin, it.begin + length, static_cast<int64_t>(it.bytes));
-    }
-  }
-  int64_t sum = 0;
-  int64_t peak = 0;
-  for (const int64_t step : steps) {
-    sum += step;
-    peak = std::max(peak, sum);
-  }
-  return static_cast<size_t>(peak);
-}
-
 // See Note [Planning an iteration], 1.
 void Plan::choose_leaving(size_t capacity) {
   const uint32_t n = length();
@@ -264,11 +247,15 @@ void Plan::choose_leaving(size_t capacity) {
   }
 }
 
-// Bytes resident by position if what leaves comes back with its next use.
-std::vector<int64_t> Plan::residency() const {
+// Bytes that pages of fewer than `below` bytes take by position, if what leaves
+// comes back with its next use.
+std::vector<int64_t> Plan::managed(size_t below) const {
   const uint32_t n = length();
   std::vector<int64_t> steps(n + 1, 0);
   for (const Interval& it : intervals_) {
+    if (it.bytes >= below) {
+      continue;
+    }
     const uint64_t begin = it.begin;
     const uint64_t end = it.leaves ? begin + 1
         : it.length > 0            ? begin + it.length
@@ -276,11 +263,15 @@ std::vector<int64_t> Plan::residency() const {
                                    : begin + it.death + 1;
     add_around(steps, begin, end, static_cast<int64_t>(it.bytes));
   }
-  std::vector<int64_t> resident(n);
-  int64_t sum = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    sum += steps[i];
-    resident[i] = sum + static_cast<int64_t>(unmanaged_[i]);
+  steps.pop_back();
+  std::partial_sum(steps.begin(), steps.end(), steps.begin());
+  return steps;
+}
+
+std::vector<int64_t> Plan::residency() const {
+  std::vector<int64_t> resident = managed(std::numeric_limits<size_t>::max());
+  for (uint32_t i = 0; i < length(); ++i) {
+    resident[i] += static_cast<int64_t>(unmanaged_[i]);
   }
   return resident;
 }

@@ -90,10 +90,10 @@ class Plan {
       uint32_t slot,
       uint64_t first) const;
   size_t typical() const;
-  size_t peak_below(size_t bytes) const;
   void choose_leaving(size_t capacity);
   void choose_more_leaving(size_t capacity);
   void choose_fetches(size_t capacity);
+  std::vector<int64_t> managed(size_t below) const;
   std::vector<int64_t> residency() const;
 
   std::vector<Interval> intervals_; // by position, then slot
