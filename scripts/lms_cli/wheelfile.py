@@ -14,13 +14,14 @@ import os
 import struct
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from lms_cli import files
-from lms_cli.errors import WheelError
+from lms_cli.errors import LmsError, WheelError
 
 CHUNK = 1 << 20  # bytes
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
@@ -39,15 +40,19 @@ class RecordRow:
 class Wheel:
     """An existing wheel, open for reading."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stream: BinaryIO | None = None) -> None:
         """Open a wheel.
+
+        Args:
+            path: where it is, or its name if `stream` is given.
+            stream: its bytes, if they are not in a file.
 
         Raises:
             WheelError: it is not a complete zip file with one dist-info folder.
         """
         self.path = path
         try:
-            self.stream = path.open("rb")
+            self.stream = stream or path.open("rb")
             self.zip = zipfile.ZipFile(self.stream)
         except (OSError, zipfile.BadZipFile) as error:
             raise WheelError(f"{path} is not a complete wheel: {error}") from error
@@ -79,6 +84,8 @@ class Wheel:
             return self.zip.read(name)
         except (KeyError, zipfile.BadZipFile, OSError, EOFError) as error:
             raise WheelError(f"{self.path.name}: cannot read {name}: {error}") from error
+        except LmsError:
+            raise
         except Exception as error:  # zlib.error is not a BadZipFile
             raise WheelError(f"{self.path.name}: {name} is damaged: {error}") from error
 
@@ -175,6 +182,26 @@ def write(
                     _copy(source, info, name, output)
                 case Written(content):
                     _add(name, content, moment, output)
+
+
+def write_part(target: Path, source: Wheel, names: Iterable[str]) -> None:
+    """Write a zip file of some members of a wheel beside `target`, then rename it.
+
+    Raises:
+        WheelError: a member is not what the wheel's RECORD says.
+    """
+    rows = source.record()
+    infos = sorted((source.members[name] for name in names), key=lambda info: info.header_offset)
+    with files.written_beside(target) as temporary:
+        with zipfile.ZipFile(temporary, "w") as output:
+            for info in infos:
+                _copy(source, info, info.filename, output)
+        with Wheel(temporary) as part:
+            for name in part.members:
+                if name != f"{source.dist_info}/RECORD" and (
+                    rows.get(name) != record_row(part.read(name))
+                ):
+                    raise WheelError(f"{source.path.name}: {name} is not what RECORD says")
 
 
 def timestamp(source: Wheel) -> tuple[int, int, int, int, int, int]:
