@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-from lms_cli import download, files, layout, paths, progress
+from lms_cli import download, files, layout, paths, progress, releases
 from lms_cli.errors import CompileError
 from lms_cli.releases import Release
 from lms_cli.series import Applied, Series
@@ -51,14 +51,15 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
         compiler_version(compiler),
         PROJECT.read_text(encoding="utf-8"),
         release.cxx_standard,
+        release.cxx11_abi,
     )
     target = paths.home() / "libraries" / key / LIBRARY
     if target.exists():
         return target
-    tree = paths.home() / "build" / _digest(release.version, headers, str(compiler))[:12]
+    tree = _tree(release, headers, compiler)
     with files.locked(tree), progress.step(f"compiling {LIBRARY} for PyTorch {release.version}"):
         pristine = unpack_headers(official, tree / "headers", HEADERS)
-        cuda_folders = [unpack_headers_of(path) for path in cuda]
+        cuda_folders = [folder for path in cuda for folder in unpack_headers_of(path)]
         write_tree(tree / "sources", series.sources())
         added = {name: text for name, text in applied.added.items() if name.startswith(HEADERS)}
         changed = {name: text for name, text in applied.changed.items() if name.startswith(HEADERS)}
@@ -79,6 +80,7 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
                 "LMS_CUDA_MAJOR": release.cuda_major,
                 "LMS_RPATH": run_path(release),
                 "LMS_CXX_STANDARD": str(release.cxx_standard),
+                "LMS_CXX11_ABI": str(int(release.cxx11_abi)),
             },
         )
         with files.written_beside(target) as temporary:
@@ -86,10 +88,22 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
     return target
 
 
-def official_headers() -> Path | None:
-    """PyTorch's headers as upstream published them, if the library was compiled here."""
-    found = list((paths.home() / "build").glob(f"*/headers/{HEADERS}"))
-    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+def official_headers(release: Release) -> Path:
+    """A release's headers as upstream published them.
+
+    Raises:
+        NetworkError, WheelError: they cannot be had.
+    """
+    wheel = release.wheel_for(releases.running_python())
+    with Wheel(download.fetch_texts(wheel)) as official:
+        tree = _tree(release, headers_digest(official), find_compiler())
+        with files.locked(tree):
+            return unpack_headers(official, tree / "headers", HEADERS) / HEADERS
+
+
+def _tree(release: Release, headers: str, compiler: Path) -> Path:
+    """Where a release's library is compiled, kept for the next time."""
+    return paths.home() / "build" / _digest(release.version, headers, str(compiler))[:12]
 
 
 def run_path(release: Release) -> str:
@@ -125,19 +139,22 @@ def headers_digest(wheel: Wheel) -> str:
     return _digest(sorted((info.filename, info.CRC, info.file_size) for info in infos))
 
 
-def unpack_headers(wheel: Wheel, target: Path, prefix: str) -> Path:
-    """Unpack the members below a prefix into `target`, once."""
+def unpack_headers(wheel: Wheel, target: Path, prefixes: str | tuple[str, ...]) -> Path:
+    """Unpack the members below some prefixes into `target`, once."""
     if not target.exists():
         with files.folder_beside(target) as temporary:
             names = [
-                name for name in wheel.members if name.startswith(prefix) and not name.endswith("/")
+                name
+                for name in wheel.members
+                if name.startswith(prefixes) and not name.endswith("/")
             ]
             wheel.zip.extractall(temporary, names)
     return target
 
 
-def unpack_headers_of(path: Path) -> Path:
-    """The include folder of one of NVIDIA's wheels, unpacked next to it in the download cache."""
+def unpack_headers_of(path: Path) -> list[Path]:
+    """The include folders of one of NVIDIA's wheels, unpacked next to it in the download cache."""
+    target = path.parent / "headers"
     with Wheel(path) as wheel:
         roots = {
             str(PurePosixPath(*parts[: parts.index("include") + 1]))
@@ -145,10 +162,8 @@ def unpack_headers_of(path: Path) -> Path:
             if "include" in (parts := PurePosixPath(name).parts)
             and name.endswith(layout.HEADER_SUFFIXES)
         }
-        if len(roots) != 1:
-            raise CompileError(f"{path.name} has {len(roots)} include folders, one is expected")
-        root = roots.pop()
-        return unpack_headers(wheel, path.parent / "headers", f"{root}/") / root
+        unpack_headers(wheel, target, tuple(f"{root}/" for root in roots))
+    return [target / root for root in sorted(roots)]
 
 
 def write_tree(folder: Path, texts: dict[str, str]) -> None:

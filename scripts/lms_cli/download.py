@@ -7,6 +7,7 @@ staging folder beside it, and one rename publishes the result.
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def fetch_official(wheel: OfficialWheel) -> Path:
         "--implementation=cp",
     ]
     return _download(f"torch=={wheel.version}", (wheel.sha256,), target)
+
+
+def keep(path: Path, sha256: str) -> None:
+    """Put a file into the cache."""
+    target = paths.downloads() / sha256 / path.name
+    if not target.exists():
+        with files.written_beside(target) as temporary:
+            shutil.copyfile(path, temporary)
 
 
 def fetch_texts(wheel: OfficialWheel) -> Path:

@@ -53,22 +53,30 @@ class Manifest:
             raise WheelError(f"{wheel.path}: {MANIFEST} is malformed: {error}") from error
 
 
+def facts(official: Wheel) -> dict[str, str]:
+    """What torch/version.py says: `__version__`, `git_version`, and `cuda` if it was built for it.
+
+    Raises:
+        WheelError: it is not there.
+    """
+    version = official.text(VERSION_MEMBER)
+    if version is None:
+        raise WheelError(f"{official.path} has no {VERSION_MEMBER}: not a wheel of torch")
+    return dict(re.findall(r"^(\w+)\b.*= '([^']*)'$", version, re.MULTILINE))
+
+
 def check_official(release: Release, official: Wheel) -> None:
     """Check that a wheel is the one that the release was pinned to.
 
     Raises:
         WheelError: its commit or CUDA version is another.
     """
-    version = official.text(VERSION_MEMBER)
-    if version is None:
-        raise WheelError(f"{official.path} has no {VERSION_MEMBER}: not a wheel of torch")
+    found = facts(official)
     for name, expected in (("git_version", release.commit), ("cuda", release.cuda)):
-        match = re.search(rf"^{name}\b.*= '([^']*)'$", version, re.MULTILINE)
-        found = match[1] if match else "missing"
-        if found != expected:
+        if found.get(name, "missing") != expected:
             raise WheelError(
-                f"{official.path.name}: {name} in {VERSION_MEMBER} is {found}, "
-                f"releases.yaml says {expected}"
+                f"{official.path.name}: {name} in {VERSION_MEMBER} is "
+                f"{found.get(name, 'missing')}, releases.yaml says {expected}"
             )
 
 

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lms_cli import files
 from lms_cli.errors import LmsError, UsageError
 
 FILE_NAME = "releases.yaml"
+
+
+MACHINE = "x86_64"  # what wheels are built and tested for
+WHEEL_NAME = re.compile(
+    r"torch-(?P<version>[^-]+)(?P<build>-\d+)?-cp3\d+-(?P<python>cp3\d+t?)-(?P<platform>\w+)\.whl"
+)
 
 
 @dataclass(frozen=True)
@@ -19,11 +26,41 @@ class OfficialWheel:
     """One wheel that upstream published."""
 
     filename: str  # torch-2.11.0-cp312-cp312-manylinux_2_28_x86_64.whl
-    version: str  # 2.11.0
-    python: str  # cp313t: interpreter tag cp313, ABI tag cp313t
-    platform: str  # manylinux_2_28_x86_64
     sha256: str
     size: int  # bytes
+
+    def __post_init__(self) -> None:
+        """Refuse what is not the name of a wheel of torch for CPython on Linux.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if not WHEEL_NAME.fullmatch(self.filename) or not self.platform.startswith("manylinux"):
+            raise ValueError(f"{self.filename} is not the name of a wheel of torch for Linux")
+
+    def _part(self, name: str) -> str:
+        match = WHEEL_NAME.fullmatch(self.filename)
+        return match[name] if match else ""
+
+    @property
+    def version(self) -> str:
+        """2.11.0, for a nightly 2.16.0.dev20261101+cu130."""
+        return self._part("version")
+
+    @property
+    def python(self) -> str:
+        """cp313t: interpreter tag cp313, ABI tag cp313t."""
+        return self._part("python")
+
+    @property
+    def platform(self) -> str:
+        """manylinux_2_28_x86_64."""
+        return self._part("platform")
+
+    @property
+    def machine(self) -> str:
+        """x86_64 or aarch64."""
+        return re.sub(r"^manylinux(_\d+_\d+|\d+)_", "", self.platform)
 
 
 @dataclass(frozen=True)
@@ -36,8 +73,9 @@ class Release:
     cuda: str  # 13.0
     label: str  # cu130.lms1
     cxx_standard: int  # 17
+    cxx11_abi: bool  # false: the official wheel uses the C++ library's ABI from before C++11
     cuda_headers: tuple[str, ...]  # package names
-    wheels: dict[str, OfficialWheel]  # by Python: cp312
+    official: tuple[OfficialWheel, ...]  # all of them
     patches: Path  # the folder releases.yaml is in
 
     @property
@@ -51,6 +89,11 @@ class Release:
         return self.cuda.partition(".")[0]
 
     @property
+    def wheels(self) -> dict[str, OfficialWheel]:
+        """The official wheels for `MACHINE` by Python: cp312."""
+        return {wheel.python: wheel for wheel in self.official if wheel.machine == MACHINE}
+
+    @property
     def series(self) -> Path:
         """Folder of this release's hunks."""
         return self.patches / self.tag
@@ -62,7 +105,7 @@ class Release:
 
     def wheel_filename(self, official: OfficialWheel) -> str:
         """File name of our wheel made from an official one."""
-        return official.filename.replace(f"-{self.version}-", f"-{self.lms_version}-", 1)
+        return official.filename.replace(f"-{official.version}-", f"-{self.lms_version}-", 1)
 
     def wheel_for(self, python: str) -> OfficialWheel:
         """The official wheel for a Python given as on the command line or as a tag.
@@ -97,24 +140,76 @@ def running_python() -> str:
 
 
 def load(patches: Path) -> dict[str, Release]:
-    """All releases of a patches folder by version.
+    """All releases of a patches folder by version, oldest first.
 
     Raises:
-        LmsError: the file is missing or malformed.
+        LmsError: the list is missing or malformed.
     """
+    return _listed(patches)[1]
+
+
+def default(patches: Path) -> Release:
+    """The release that is meant where none is named.
+
+    Raises:
+        LmsError: the list is missing or malformed.
+    """
+    version, listed = _listed(patches)
+    return listed[version]
+
+
+def _listed(patches: Path) -> tuple[str, dict[str, Release]]:
     import yaml
 
     path = patches / FILE_NAME
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return {
+        listed = {
             version: _release(version, row, patches) for version, row in data["releases"].items()
         }
+        return listed[data["default"]].version, listed
     except OSError as error:
         raise LmsError(f"cannot read the list of releases: {error}") from error
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise LmsError(f"{path} is malformed: {problem}") from error
+
+
+def add(release: Release, patches: Path) -> None:
+    """Write the row of a release into a folder's list, in the order of versions.
+
+    Everything else in the file stays as it is, comments included.
+    """
+    from packaging.version import Version
+
+    path = patches / FILE_NAME
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    place = len(lines)
+    for number, line in enumerate(lines):
+        match = re.fullmatch(r'  "(.+)":\n', line)
+        if match and Version(match[1]) > Version(release.version):
+            place = number
+            break
+    files.write_text(path, "".join([*lines[:place], as_row(release), *lines[place:]]))
+
+
+def as_row(release: Release) -> str:
+    """A release as the list has it."""
+    wheels = "".join(
+        f"      {wheel.filename}:\n        sha256: {wheel.sha256}\n        size: {wheel.size}\n"
+        for wheel in release.official
+    )
+    return (
+        f'  "{release.version}":\n'
+        f"    tag: {release.tag}\n"
+        f"    commit: {release.commit}\n"
+        f'    cuda: "{release.cuda}"\n'
+        f"    label: {release.label}\n"
+        f"    cxx_standard: {release.cxx_standard}\n"
+        f"    cxx11_abi: {str(release.cxx11_abi).lower()}\n"
+        f"    cuda_headers: [{', '.join(release.cuda_headers)}]\n"
+        f"    wheels:\n{wheels}"
+    )
 
 
 def find(version: str, patches: Path) -> Release:
@@ -133,11 +228,6 @@ def find(version: str, patches: Path) -> Release:
     return releases[name]
 
 
-def newest(patches: Path) -> Release:
-    """The release listed last."""
-    return list(load(patches).values())[-1]
-
-
 def _release(version: str, row: dict[str, Any], patches: Path) -> Release:
     if not re.fullmatch(r"[0-9a-f]{40}", row["commit"]):
         raise ValueError(f"{version}: commit is not 40 hexadecimal digits")
@@ -148,17 +238,11 @@ def _release(version: str, row: dict[str, Any], patches: Path) -> Release:
         cuda=row["cuda"],
         label=row["label"],
         cxx_standard=row["cxx_standard"],
+        cxx11_abi=row["cxx11_abi"],
         cuda_headers=tuple(row["cuda_headers"]),
-        wheels={
-            python: OfficialWheel(
-                filename=f"torch-{version}-{python.rstrip('t')}-{python}-{row['platform']}.whl",
-                version=version,
-                python=python,
-                platform=row["platform"],
-                sha256=wheel["sha256"],
-                size=wheel["size"],
-            )
-            for python, wheel in row["wheels"].items()
-        },
+        official=tuple(
+            OfficialWheel(filename, wheel["sha256"], wheel["size"])
+            for filename, wheel in row["wheels"].items()
+        ),
         patches=patches,
     )

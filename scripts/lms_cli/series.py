@@ -115,7 +115,7 @@ def apply(series: Series, read: Callable[[str], str | None]) -> Applied:
     changed: dict[str, str] = {}
     problems: dict[str, str] = {}
     for patch in series.patches:
-        for file in _parse(patch):
+        for file in parse(patch):
             if file.path not in problems and layout.kind(file.path) is not Kind.ABSENT:
                 _apply_to_file(patch, file, read, changed, problems)
     if problems:
@@ -127,7 +127,12 @@ def apply(series: Series, read: Callable[[str], str | None]) -> Applied:
     return Applied(added, changed)
 
 
-def _parse(patch: Patch) -> list[PatchedFile]:
+def parse(patch: Patch) -> list[PatchedFile]:
+    """The files that a patch changes.
+
+    Raises:
+        SeriesError: it is no unified diff, or it does something else than changing files.
+    """
     from unidiff.errors import UnidiffParseError
     from unidiff.patch import PatchSet
 
@@ -168,32 +173,33 @@ def _apply_to_file(
     changed[name] = layout.guarded(after) if upstream is not text else after
 
 
-def _expected(hunk: Hunk) -> list[str]:
+def expected(hunk: Hunk) -> list[str]:
+    """The lines that a hunk replaces."""
     return [str(line.value) for line in hunk if line.is_context or line.is_removed]
 
 
-def _start(hunk: Hunk) -> int:
+def start(hunk: Hunk) -> int:
     """Index of a hunk's first line in the file before the patch."""
     return hunk.source_start - 1 if hunk.source_length else hunk.source_start
 
 
 def _misfit(hunk: Hunk, before: list[str]) -> str:
     """Why a hunk does not fit, with both texts; empty if it fits."""
-    expected = _expected(hunk)
-    start = _start(hunk)
-    found = before[start : start + len(expected)]
-    if found == expected:
+    wanted = expected(hunk)
+    first = start(hunk)
+    found = before[first : first + len(wanted)]
+    if found == wanted:
         return ""
-    rows = [f"  hunk at line {start + 1} does not fit:"]
-    for offset, line in enumerate(expected):
-        there = found[offset] if offset < len(found) else None
+    rows = [f"  hunk at line {first + 1} does not fit:"]
+    for number, line in enumerate(wanted, first + 1):
+        there = before[number - 1] if number <= len(before) else None
         if line == there:
             continue
-        rows.append(f"    {start + offset + 1}: expected {line.rstrip()!r}")
+        rows.append(f"    {number}: expected {line.rstrip()!r}")
         rows.append(
-            f"    {start + offset + 1}: found    {there.rstrip()!r}"
+            f"    {number}: found    {there.rstrip()!r}"
             if there is not None
-            else f"    {start + offset + 1}: found    the end of the file"
+            else f"    {number}: found    the end of the file"
         )
     return "\n".join(rows)
 
@@ -201,7 +207,7 @@ def _misfit(hunk: Hunk, before: list[str]) -> str:
 def _patched(file: PatchedFile, before: list[str]) -> Iterator[str]:
     position = 0
     for hunk in file:
-        yield from before[position : _start(hunk)]
+        yield from before[position : start(hunk)]
         yield from (str(line.value) for line in hunk if line.is_context or line.is_added)
-        position = _start(hunk) + len(_expected(hunk))
+        position = start(hunk) + len(expected(hunk))
     yield from before[position:]

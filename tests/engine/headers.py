@@ -29,7 +29,7 @@ def cuda_root() -> Path:
 def of_this_wheel() -> list[Path]:
     include = torch_root() / "include"
     first = [Path(path) for path in os.environ.get("LMS_INCLUDE", "").split(":") if path]
-    if not any((path / "c10/core/LargeModelSupport.h").is_file() for path in [*first, include]):
+    if not any((path / "c10/util/LargeModelSupport.h").is_file() for path in [*first, include]):
         pytest.skip("this torch has no LMS headers, and LMS_INCLUDE names none")
     return [*first, include, include / "torch/csrc/api/include", cuda_root() / "include"]
 

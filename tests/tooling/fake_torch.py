@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -110,6 +111,12 @@ class FakeRelease:
             text=True,
         )
 
+    def keep(self, wheel: Path) -> None:
+        """Put an official wheel into the download cache."""
+        target = self.downloads / hashlib.sha256(wheel.read_bytes()).hexdigest() / wheel.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(wheel, target)
+
     def build(self, **variables: str) -> subprocess.CompletedProcess[str]:
         """Build the wheel into `out`."""
         return self.lms("build", VERSION, "--out", str(self.out), **variables)
@@ -149,11 +156,11 @@ class FakeRelease:
             "cuda": "13.0",
             "label": LABEL,
             "cxx_standard": 17,
+            "cxx11_abi": True,
             "cuda_headers": [],
-            "platform": PLATFORM,
-            "wheels": {PYTHON: {**wheel, **changes}},
+            "wheels": {WHEEL_NAME: {**wheel, **changes}},
         }
-        text = yaml.safe_dump({"releases": {VERSION: row}})
+        text = yaml.safe_dump({"default": VERSION, "releases": {VERSION: row}})
         (self.patches / releases.FILE_NAME).write_text(text)
 
 

@@ -11,7 +11,7 @@ import fake_torch
 import pytest
 from lms_cli import builds, lms_environment, paths, releases
 
-RELEASE = releases.newest(paths.PATCHES)
+RELEASE = releases.default(paths.PATCHES)
 
 
 def lms(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     """Train each model three times; the status is 0 only if every claim was seen to hold."""
     from lms_cli import demonstration, lms_environment, paths, releases, simulate
 
-    environment = lms_environment.ensure(releases.newest(paths.PATCHES))
+    environment = lms_environment.ensure(releases.default(paths.PATCHES))
     device = args.device or simulate.default_device()
     models = args.model or ["gpt", "resnet"]
     comparisons = [

@@ -147,5 +147,5 @@ def environment_of(args: argparse.Namespace) -> Any:
     if args.environment is not None:
         return lms_environment.Environment(args.environment.absolute())
     patches = paths.PATCHES
-    release = releases.find(args.release, patches) if args.release else releases.newest(patches)
+    release = releases.find(args.release, patches) if args.release else releases.default(patches)
     return lms_environment.ensure(release)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lms_cli import paths
+
+if TYPE_CHECKING:
+    from lms_cli.releases import Release
+
+
+# Of a release that is not the default one: what a user's program meets.
+WHOLE_PROGRAMS = tuple(
+    f"tests/engine/test_programs{suffix}.py" for suffix in ("", "_demo", "_scenarios")
+)
+HELP = ("-h", "--help")
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -13,27 +23,62 @@ def configure_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "test",
         help="run all the tests",
-        description="Make everything and run all the tests and lints. Arguments go to pytest.",
+        description="Make everything and run the tests. Without arguments: all tests and lints on "
+        "the default release, then whole programs on the oldest and on the newest release.",
     )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="PYTEST ARGS")
+    parser.add_argument(
+        "--release",
+        metavar="RELEASE",
+        help="the release to test, 'all' for one after the other (default: the default release); "
+        "without further arguments, whole programs",
+    )
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="PYTEST ARGS", help="go to pytest"
+    )
     parser.set_defaults(execute=execute)
 
 
 def protect(arguments: list[str]) -> list[str]:
     """The command line, with `--` before pytest's options, which argparse takes for its own."""
-    if arguments[:1] == ["test"] and arguments[1:2] not in (["-h"], ["--help"]):
-        return ["test", "--", *arguments[1:]]
-    return arguments
+    if arguments[:1] != ["test"] or arguments[1:2] in ([word] for word in HELP):
+        return arguments
+    own = 3 if arguments[1:2] == ["--release"] else 1
+    return [*arguments[:own], "--", *arguments[own:]]
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run pytest in the LMS environment; the exit status is pytest's."""
+    """Run pytest in the LMS environments; the exit status is the first that is not 0."""
+    from lms_cli import progress, releases
+
+    arguments = args.arguments[args.arguments[:1] == ["--"] :]
+    default = releases.default(paths.PATCHES)
+    listed = list(releases.load(paths.PATCHES).values())
+    if args.release == "all":
+        runs = [(release, arguments or [*WHOLE_PROGRAMS]) for release in listed]
+    elif args.release:
+        release = releases.find(args.release, paths.PATCHES)
+        runs = [(release, arguments or [*WHOLE_PROGRAMS])]
+    else:
+        runs = [(default, arguments)]
+        if not arguments:
+            others = {release.version: release for release in (listed[0], listed[-1])}
+            others.pop(default.version, None)
+            runs += [(release, [*WHOLE_PROGRAMS]) for release in others.values()]
+    status = 0
+    for release, words in runs:
+        if len(runs) > 1:
+            progress.note(f"testing PyTorch {release.version}")
+        status = run(release, words) or status
+    return status
+
+
+def run(release: Release, arguments: list[str]) -> int:
+    """Run pytest in the environment of a release, on both cores unless told what to run."""
     import os
     import subprocess
 
-    from lms_cli import compile, lms_environment, releases, simulate, toolbox
+    from lms_cli import compile, lms_environment, simulate, toolbox
 
-    release = releases.newest(paths.PATCHES)
     environment = lms_environment.ensure(release)
     linters = toolbox.make(paths.LOCKS / "lint.lock", "the linters")
     variables = {
@@ -41,9 +86,8 @@ def execute(args: argparse.Namespace) -> int:
         "PATH": f"{environment.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "LMS_LINTERS": str(linters.parent),
         "LMS_SIM_BUILD": str(simulate.build(environment)),
+        "LMS_STOCK_INCLUDE": str(compile.official_headers(release)),
     }
-    if stock := compile.official_headers():
-        variables["LMS_STOCK_INCLUDE"] = str(stock)
-    arguments = args.arguments[args.arguments[:1] == ["--"] :]
-    command = [str(environment.python), "-m", "pytest", *(arguments or ["--numprocesses=2"])]
+    parallel = [] if arguments and [*arguments] != [*WHOLE_PROGRAMS] else ["--numprocesses=2"]
+    command = [str(environment.python), "-m", "pytest", *arguments, *parallel]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode

@@ -125,12 +125,13 @@ def _alias_hook(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For calls that work on the storage itself: LMS lets go of it first."""
+    """For calls that work on storages themselves: LMS lets go of them first."""
 
-    def with_native_storage(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type == "cuda":
-            torch.ops.lms.release(self._cdata)
-        return original(self, *args, **kwargs)
+    def with_native_storage(*args: Any, **kwargs: Any) -> Any:
+        for obj in (*args, *kwargs.values()):
+            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda":
+                torch.ops.lms.release(obj._cdata)
+        return original(*args, **kwargs)
 
     return with_native_storage
 
@@ -220,8 +221,9 @@ def install() -> None:
     for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
         _hook(torch.UntypedStorage, name, _pin_hook)
     _hook(torch.UntypedStorage, "__getitem__", _getitem_hook)
-    for name in ("resize_", "_share_cuda_"):
-        _hook(torch.UntypedStorage, name, _release_hook)
+    for name in ("resize_", "_share_cuda_", "_swap_data_ptr_"):  # the last is new in 2.12
+        if hasattr(torch.UntypedStorage, name):
+            _hook(torch.UntypedStorage, name, _release_hook)
     _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(threading.Thread, "start", _thread_hook)
     for module in (torch.autograd, torch.autograd.graph):

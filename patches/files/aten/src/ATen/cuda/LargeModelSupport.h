@@ -1,13 +1,13 @@
 #pragma once
 
-#include <c10/core/LargeModelSupport.h>
 #include <c10/core/Storage.h>
-#include <torch/headeronly/macros/Export.h>
+#include <c10/macros/Export.h>
+#include <c10/util/LargeModelSupport.h>
 
 namespace at::cuda::lms {
 
 // The C++ interface of Large Model Support, see Note [Large Model Support] in
-// c10/core/LargeModelSupport.h. Python's torch.cuda.lms documents the meaning.
+// c10/util/LargeModelSupport.h. Python's torch.cuda.lms documents the meaning.
 // Every function may be called from any thread; none needs the GIL.
 
 // Starts or stops managing storages in this process. Stopping brings every

@@ -312,24 +312,22 @@ void Allocator::resetPeakStats(c10::DeviceIndex index) {
   peaks_.erase(index);
 }
 
-void Allocator::emptyCache(c10::MempoolId_t pool) {
+void Allocator::emptyCache(MempoolId_t pool) {
   for (Device* device : Device::all()) {
     device->settle();
   }
-  native_->emptyCache(pool);
+  AllocatorForwarder::emptyCache(pool);
 }
 
 void Allocator::beginAllocateToPool(
     c10::DeviceIndex device,
-    c10::MempoolId_t pool,
+    MempoolId_t pool,
     std::function<bool(cudaStream_t)> filter) {
   native_->beginAllocateToPool(device, pool, std::move(filter));
   ++routed_pools_;
 }
 
-void Allocator::endAllocateToPool(
-    c10::DeviceIndex device,
-    c10::MempoolId_t pool) {
+void Allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
   native_->endAllocateToPool(device, pool);
   --routed_pools_;
 }

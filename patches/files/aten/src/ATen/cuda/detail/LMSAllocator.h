@@ -53,7 +53,7 @@ class Allocator final : public AllocatorForwarder {
   // nothing if there is not as much. It does not show in peak statistics.
   void take_segment(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
 
-  void emptyCache(c10::MempoolId_t pool) override;
+  void emptyCache(MempoolId_t pool) override;
   AllocatorStats getDeviceStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
@@ -62,10 +62,9 @@ class Allocator final : public AllocatorForwarder {
       override;
   void beginAllocateToPool(
       c10::DeviceIndex device,
-      c10::MempoolId_t pool,
+      MempoolId_t pool,
       std::function<bool(cudaStream_t)> filter) override;
-  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool)
-      override;
+  void endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) override;
 
   // True while some allocations go to private pools, as in graph captures.
   bool routes_to_pools() const {

@@ -1,9 +1,13 @@
 #pragma once
 
-// Everything of LMS that differs between PyTorch releases.
+// Everything of the engine that differs between PyTorch releases.
+//
+// The allocator's interface grows with each release. A function that becomes
+// pure virtual stops the compiler; one with a default body would be lost in
+// silence, so `lms verify` checks that each has a forwarding function here.
 
-#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/csrc/api/include/torch/version.h>
 
 #include <functional>
 #include <limits>
@@ -13,12 +17,61 @@
 #include <utility>
 #include <vector>
 
+#define LMS_TORCH_AT_LEAST(minor) \
+  (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
+
+#if LMS_TORCH_AT_LEAST(9)
+#include <c10/core/AllocatorConfig.h>
+#else
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#endif
+
 namespace at::cuda::lms {
+
+using c10::cuda::MempoolId_t;
+using c10::cuda::CUDACachingAllocator::SegmentInfo;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
 
 // False if large cached blocks are only used whole (max_split_size_mb).
 inline bool can_split_all_blocks() {
-  return c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size() ==
-      std::numeric_limits<size_t>::max();
+#if LMS_TORCH_AT_LEAST(9)
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+  using Config = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+#endif
+  return Config::max_split_size() == std::numeric_limits<size_t>::max();
+}
+
+// Gives what is cached back to the driver.
+inline void empty_cache(
+    c10::cuda::CUDACachingAllocator::CUDAAllocator& native) {
+#if LMS_TORCH_AT_LEAST(8)
+  native.emptyCache({0, 0});
+#else
+  native.emptyCache();
+#endif
+}
+
+// The segments and blocks of the native allocator.
+inline c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot_of(
+    c10::cuda::CUDACachingAllocator::CUDAAllocator& native) {
+#if LMS_TORCH_AT_LEAST(11)
+  return native.snapshot({0, 0}, /*include_traces=*/false);
+#else
+  return native.snapshot();
+#endif
+}
+
+// Whether the segment that an entry tells of is of a private pool. Before 2.8
+// entries do not say: all are while some allocations go to such pools.
+inline bool is_private(const TraceEntry& entry, bool routes_to_pools) {
+#if LMS_TORCH_AT_LEAST(8)
+  static_cast<void>(routes_to_pools);
+  return entry.mempool_ != MempoolId_t{0, 0};
+#else
+  static_cast<void>(entry);
+  return routes_to_pools;
+#endif
 }
 
 // Forwards the whole CUDAAllocator interface to the native allocator.
@@ -43,13 +96,22 @@ class AllocatorForwarder
     native_->copy_data(dest, src, count);
   }
 
-  // c10::DeviceAllocator
+  // c10::DeviceAllocator, since 2.9
   bool initialized() override {
     return native_->initialized();
   }
-  void emptyCache(c10::MempoolId_t pool) override {
+#if LMS_TORCH_AT_LEAST(8)
+  void emptyCache(MempoolId_t pool) override {
     native_->emptyCache(pool);
   }
+#else
+  void emptyCache() final {
+    emptyCache(MempoolId_t{0, 0});
+  }
+  virtual void emptyCache(MempoolId_t /*all*/) {
+    empty_cache(*native_);
+  }
+#endif
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(
       c10::DeviceIndex device) override {
     return native_->getDeviceStats(device);
@@ -60,9 +122,16 @@ class AllocatorForwarder
   void resetPeakStats(c10::DeviceIndex device) override {
     native_->resetPeakStats(device);
   }
+#if LMS_TORCH_AT_LEAST(10)
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return native_->getMemoryInfo(device);
   }
+#endif
+#if LMS_TORCH_AT_LEAST(13)
+  c10::DataPtr allocateWithAddress(size_t bytes, void* address) override {
+    return native_->allocateWithAddress(bytes, address);
+  }
+#endif
 
   // c10::cuda::CUDACachingAllocator::CUDAAllocator
   void* raw_alloc(size_t bytes) override {
@@ -83,10 +152,12 @@ class AllocatorForwarder
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
     native_->setMemoryFraction(fraction, device);
   }
+#if LMS_TORCH_AT_LEAST(10)
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize>
   getExpandableSegmentSizes(c10::DeviceIndex device) override {
     return native_->getExpandableSegmentSizes(device);
   }
+#endif
   void enable(bool value) override {
     native_->enable(value);
   }
@@ -104,45 +175,80 @@ class AllocatorForwarder
       override {
     native_->recordStream(ptr, stream);
   }
+#if LMS_TORCH_AT_LEAST(11)
   c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(
-      c10::MempoolId_t pool,
+      MempoolId_t pool,
       bool include_traces) override {
     return native_->snapshot(pool, include_traces);
   }
+#elif LMS_TORCH_AT_LEAST(8)
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(
+      MempoolId_t pool) override {
+    return native_->snapshot(pool);
+  }
+#else
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot() override {
+    return native_->snapshot();
+  }
+#endif
   void beginAllocateToPool(
       c10::DeviceIndex device,
-      c10::MempoolId_t pool,
+      MempoolId_t pool,
       std::function<bool(cudaStream_t)> filter) override {
     native_->beginAllocateToPool(device, pool, std::move(filter));
   }
-  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool)
-      override {
+  void endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) override {
     native_->endAllocateToPool(device, pool);
   }
-  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+  void releasePool(c10::DeviceIndex device, MempoolId_t pool) override {
     native_->releasePool(device, pool);
   }
-  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+  int getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) override {
     return native_->getPoolUseCount(device, pool);
   }
+#if LMS_TORCH_AT_LEAST(11)
   void createOrIncrefPool(
       c10::DeviceIndex device,
-      c10::MempoolId_t pool,
+      MempoolId_t pool,
       std::shared_ptr<CUDAAllocator> allocator) override {
     native_->createOrIncrefPool(device, pool, std::move(allocator));
   }
-  void setUseOnOOM(
-      c10::DeviceIndex device,
-      c10::MempoolId_t pool,
-      bool use_on_oom) override {
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool, bool use_on_oom)
+      override {
     native_->setUseOnOOM(device, pool, use_on_oom);
   }
-  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+#elif LMS_TORCH_AT_LEAST(8)
+  void createOrIncrefPool(
+      c10::DeviceIndex device,
+      MempoolId_t pool,
+      CUDAAllocator* allocator) override {
+    native_->createOrIncrefPool(device, pool, allocator);
+  }
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool) override {
+    native_->setUseOnOOM(device, pool);
+  }
+#else
+  void ensureExistsAndIncrefPool(c10::DeviceIndex device, MempoolId_t pool)
+      override {
+    native_->ensureExistsAndIncrefPool(device, pool);
+  }
+#endif
+#if LMS_TORCH_AT_LEAST(10)
+  void setNoSplit(c10::DeviceIndex device, MempoolId_t pool) override {
     native_->setNoSplit(device, pool);
   }
+#endif
+#if LMS_TORCH_AT_LEAST(13)
+  void markCaptureBegin(c10::DeviceIndex device) override {
+    native_->markCaptureBegin(device);
+  }
+  void markCaptureEnd(c10::DeviceIndex device) override {
+    native_->markCaptureEnd(device);
+  }
+#endif
   bool checkPoolLiveAllocations(
       c10::DeviceIndex device,
-      c10::MempoolId_t pool,
+      MempoolId_t pool,
       const std::unordered_set<void*>& expected) override {
     return native_->checkPoolLiveAllocations(device, pool, expected);
   }
@@ -156,11 +262,12 @@ class AllocatorForwarder
   bool isHistoryEnabled() override {
     return native_->isHistoryEnabled();
   }
+#if LMS_TORCH_AT_LEAST(11)
   void recordHistory(
       bool enabled,
-      c10::CachingDeviceAllocator::CreateContextFn context_recorder,
+      c10::cuda::CUDACachingAllocator::CreateContextFn context_recorder,
       size_t max_entries,
-      c10::CachingDeviceAllocator::RecordContext when,
+      c10::cuda::CUDACachingAllocator::RecordContext when,
       bool clear_history,
       const std::vector<std::string>& skip_actions) override {
     native_->recordHistory(
@@ -171,28 +278,69 @@ class AllocatorForwarder
         clear_history,
         skip_actions);
   }
+#elif LMS_TORCH_AT_LEAST(8)
+  void recordHistory(
+      bool enabled,
+      c10::cuda::CUDACachingAllocator::CreateContextFn context_recorder,
+      size_t max_entries,
+      c10::cuda::CUDACachingAllocator::RecordContext when,
+      bool clear_history) override {
+    native_->recordHistory(
+        enabled, context_recorder, max_entries, when, clear_history);
+  }
+#else
+  void recordHistory(
+      bool enabled,
+      c10::cuda::CUDACachingAllocator::CreateContextFn context_recorder,
+      size_t max_entries,
+      c10::cuda::CUDACachingAllocator::RecordContext when) override {
+    native_->recordHistory(enabled, context_recorder, max_entries, when);
+  }
+#endif
   void recordAnnotation(
       const std::vector<std::pair<std::string, std::string>>& md) override {
     native_->recordAnnotation(md);
   }
+#if LMS_TORCH_AT_LEAST(8)
   void pushCompileContext(std::string& md) override {
     native_->pushCompileContext(md);
   }
   void popCompileContext() override {
     native_->popCompileContext();
   }
+#endif
+#if LMS_TORCH_AT_LEAST(10)
   void setUserMetadata(const std::string& metadata) override {
     native_->setUserMetadata(metadata);
   }
   std::string getUserMetadata() override {
     return native_->getUserMetadata();
   }
+#endif
+#if LMS_TORCH_AT_LEAST(14)
+  bool supportsUserMetadata() override {
+    return native_->supportsUserMetadata();
+  }
+  void annotateMemory(const void* ptr, const std::string& metadata) override {
+    native_->annotateMemory(ptr, metadata);
+  }
+#endif
+#if LMS_TORCH_AT_LEAST(12)
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(
+      const void* ptr) override {
+    return native_->getContextForPointer(ptr);
+  }
+  void attachOomRejectionObserver(
+      c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) override {
+    native_->attachOomRejectionObserver(std::move(observer));
+  }
+#endif
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override {
     native_->attachOutOfMemoryObserver(std::move(observer));
   }
   void attachAllocatorTraceTracker(
-      c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) override {
+      c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override {
     native_->attachAllocatorTraceTracker(std::move(tracker));
   }
   void enablePeerAccess(c10::DeviceIndex dev, c10::DeviceIndex peer) override {
@@ -210,7 +358,7 @@ class AllocatorForwarder
         dst, dst_device, src, src_device, count, stream, p2p_enabled);
   }
   std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState>
-  getCheckpointState(c10::DeviceIndex device, c10::MempoolId_t id) override {
+  getCheckpointState(c10::DeviceIndex device, MempoolId_t id) override {
     return native_->getCheckpointState(device, id);
   }
   c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(

@@ -7,7 +7,7 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 #include <ATen/cuda/detail/LMSTimes.h>
 #include <ATen/cuda/detail/LMSTrace.h>
-#include <c10/cuda/CUDACachingAllocator.h>
+#include <ATen/cuda/detail/LMSCompat.h>
 
 #include <array>
 #include <atomic>
@@ -22,8 +22,6 @@
 #include <vector>
 
 namespace at::cuda::lms {
-
-using c10::CachingDeviceAllocator::TraceEntry;
 
 // A storage that an operator is about to touch.
 struct Access {

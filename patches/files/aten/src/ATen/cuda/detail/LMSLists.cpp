@@ -183,7 +183,9 @@ void run_chunks(
     }
     run_operator(op, keys, &chunk);
     for (size_t i = 0; i < results.size(); ++i) {
-      results[i].append(chunk[i].toTensorList());
+      for (const at::Tensor& tensor : chunk[i].toTensorVector()) {
+        results[i].push_back(tensor);
+      }
     }
     begin = end;
   }

@@ -10,18 +10,16 @@
 namespace at::cuda::lms {
 namespace {
 
-using c10::CachingDeviceAllocator::SegmentInfo;
-
 Segment as_segment(
     size_t size,
     const void* stream,
-    const c10::MempoolId_t& pool,
-    bool expandable) {
+    bool is_private,
+    bool is_expandable) {
   Segment segment;
   segment.size = size;
   segment.stream = reinterpret_cast<uintptr_t>(stream);
-  segment.is_private = pool != c10::MempoolId_t{0, 0};
-  segment.is_expandable = expandable;
+  segment.is_private = is_private;
+  segment.is_expandable = is_expandable;
   return segment;
 }
 
@@ -31,7 +29,7 @@ void add(Layout& layout, const SegmentInfo& info) {
       as_segment(
           info.total_size,
           info.stream,
-          info.owner_private_pool_id,
+          info.owner_private_pool_id != MempoolId_t{0, 0},
           info.is_expandable));
   uintptr_t address = info.address;
   for (const auto& block : info.blocks) {
@@ -56,7 +54,7 @@ void Device::mirror_allocator() {
       }
     });
   });
-  const auto snapshot = native.snapshot({0, 0}, /*include_traces=*/false);
+  const auto snapshot = snapshot_of(native);
   Lock lock(*this);
   layout_.clear();
   for (const auto& segment : snapshot.segments) {
@@ -124,7 +122,7 @@ void Device::apply(const TraceEntry& entry) {
           as_segment(
               entry.size_,
               entry.stream_,
-              entry.mempool_,
+              is_private(entry, Allocator::get().routes_to_pools()),
               entry.action_ == TraceEntry::SEGMENT_MAP));
       CurrentRequest::note_growth();
       break;

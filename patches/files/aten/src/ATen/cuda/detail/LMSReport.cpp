@@ -83,7 +83,7 @@ void Device::set_limit(size_t bytes) {
     }
     reclaim({excess, 0}, scope);
     settle();
-    Allocator::get().native().emptyCache({0, 0});
+    empty_cache(Allocator::get().native());
   }
 }
 

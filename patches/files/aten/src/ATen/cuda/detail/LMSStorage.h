@@ -4,7 +4,7 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <ATen/cuda/detail/LMSTimes.h>
-#include <c10/core/LargeModelSupport.h>
+#include <c10/util/LargeModelSupport.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/SmallVector.h>
