@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lms_cli import wheelfile
 from lms_cli.compile import LIBRARY
@@ -41,16 +42,28 @@ class Manifest:
         Raises:
             WheelError: the wheel has none, so it was not made by this project.
         """
-        text = wheel.text(f"{wheel.dist_info}/{MANIFEST}")
-        if text is None:
-            raise WheelError(f"{wheel.path} is not an LMS wheel: it has no {MANIFEST}")
+        row = statement(wheel)
         try:
-            row = json.loads(text)
             return Manifest(
                 **{**row, "added": tuple(row["added"]), "changed": tuple(row["changed"])}
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (TypeError, KeyError) as error:
             raise WheelError(f"{wheel.path}: {MANIFEST} is malformed: {error}") from error
+
+
+def statement(wheel: Wheel) -> dict[str, Any]:
+    """What an LMS wheel of any kind says of how it was made.
+
+    Raises:
+        WheelError: it says nothing, so it was not made by this project, or nothing readable.
+    """
+    text = wheel.text(f"{wheel.dist_info}/{MANIFEST}")
+    if text is None:
+        raise WheelError(f"{wheel.path} is not an LMS wheel: it has no {MANIFEST}")
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise WheelError(f"{wheel.path}: {MANIFEST} is malformed: {error}") from error
 
 
 def facts(official: Wheel) -> dict[str, str]:

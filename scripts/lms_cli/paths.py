@@ -10,6 +10,7 @@ SCRIPT = ROOT / "scripts" / "lms"
 LOCKS = ROOT / "scripts" / "locks"
 PATCHES = Path(os.environ.get("LMS_PATCHES") or ROOT / "patches")  # to try another series
 BUILD = ROOT / "build"
+INDEX = ROOT / "wheels"  # the package index of published wheels
 SIMCUDA = ROOT / "tests" / "simcuda"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, paths
+from lms_cli import compile, index, paths
 from replays import Replays
 
 
@@ -31,6 +32,22 @@ def fake(pristine: FakeRelease, tmp_path: Path) -> FakeRelease:
     for tools in pristine.home.glob("tools-*"):
         (root / "home" / tools.name).symlink_to(tools.resolve())
     return FakeRelease(root)
+
+
+@pytest.fixture(scope="session")
+def lms_wheels(pristine: FakeRelease, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One wheel of each kind: that of the fake release, and a small one."""
+    small = fake_index.write_small(tmp_path_factory.mktemp("small"))
+    return [pristine.out / fake_index.TORCH, small]
+
+
+@pytest.fixture(scope="session")
+def published(lms_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package index of both wheels; tests must not change it."""
+    folder = tmp_path_factory.mktemp("published") / "wheels"
+    index.add(folder, lms_wheels, None)
+    index.make(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
