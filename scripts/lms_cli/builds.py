@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from lms_cli import (
+    checks,
     compile,
     download,
     elf,
@@ -21,18 +22,24 @@ from lms_cli import (
     wheelfile,
     zipcheck,
 )
+from lms_cli.checks import Outcome
 from lms_cli.errors import VerifyError
 from lms_cli.releases import Release
 from lms_cli.wheelfile import Wheel
 
 # A change in one of these may change the wheel, or what is checked of it.
-MAKERS = (compile, elf, graft, layout, series, verify, wheelfile, zipcheck)
+MAKERS = (checks, compile, elf, graft, layout, series, verify, wheelfile, zipcheck)
 WHEEL_SPACE = 1_500_000_000  # bytes: a wheel, its temporary copy, headers and objects
 
 
 def wheels_folder() -> Path:
     """Where wheels go unless the user names a folder."""
     return paths.home() / "wheels"
+
+
+def built(release: Release) -> list[Path]:
+    """The LMS wheels of a release that are in that folder."""
+    return sorted(wheels_folder().glob(f"torch-{release.lms_version}-*.whl"))
 
 
 def build(release: Release, python: str, folder: Path, quiet: bool = False) -> Path:
@@ -84,7 +91,7 @@ def report(path: Path, patches: Path) -> None:
     with progress.step(f"verifying {path.name}"):
         for check in verify.verify(path, patches):
             progress.note(str(check))
-            failed += check.outcome is verify.Outcome.FAILED
+            failed += check.outcome is Outcome.FAILED
     if failed:
         raise VerifyError(f"{path.name}: {failed} check(s) failed")
 

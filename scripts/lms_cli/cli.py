@@ -7,9 +7,37 @@ import sys
 
 from lms_cli import files, toolbox
 from lms_cli.errors import LmsError, SpaceError
-from lms_cli.verbs import bench, build, demo, index, lock, rebase, run, test, trace, verify
+from lms_cli.verbs import (
+    bench,
+    build,
+    demo,
+    export,
+    index,
+    lint,
+    lock,
+    rebase,
+    run,
+    status,
+    test,
+    trace,
+    verify,
+)
 
-VERBS = (demo, build, verify, index, rebase, lock, run, bench, trace, test)
+VERBS = (
+    demo,
+    build,
+    verify,
+    index,
+    rebase,
+    export,
+    lint,
+    status,
+    lock,
+    run,
+    bench,
+    trace,
+    test,
+)
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from lms_cli.errors import LmsError
 
 # Nothing that a user has configured may change what is written.
-NEUTRAL = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+NEUTRAL = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    **{f"GIT_{who}_NAME": "LMS" for who in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{who}_EMAIL": "lms@pytorch-lms.invalid" for who in ("AUTHOR", "COMMITTER")},
+    "LC_ALL": "C",
+}
 
 
 def run(*arguments: str | Path, folder: Path, expect: tuple[int, ...] = (0,)) -> str:
@@ -25,11 +31,13 @@ def run(*arguments: str | Path, folder: Path, expect: tuple[int, ...] = (0,)) ->
     Raises:
         LmsError: git is not installed, or the command failed.
     """
+    # A hook that runs this names the repository of the user in GIT_DIR and others.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         result = subprocess.run(
             ["git", *map(str, arguments)],
             cwd=folder,
-            env={**os.environ, **NEUTRAL},
+            env={**inherited, **NEUTRAL},
             capture_output=True,
             text=True,
         )

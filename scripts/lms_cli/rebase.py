@@ -15,6 +15,7 @@ from pathlib import Path
 from lms_cli import (
     compile,
     download,
+    export,
     files,
     git,
     interface,
@@ -153,6 +154,7 @@ def finish(version: str, patches: Path) -> Release:
     release = releases.find(version, work.staged)
     with Wheel(download.fetch_texts(_any_wheel(release))) as official:
         _write_series(work, release, state, official)
+        export.update(release, official.text)
         loaded = series.load(release)
         applied = series.apply(loaded, official.text)
         if not release.lock.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -33,19 +34,23 @@ class Listed:
     yanked: bool
 
 
-def listing(project: str) -> list[Listed]:
+def listing(project: str) -> tuple[Listed, ...]:
     """All files of a project on the index that pip's environment names, else on PyPI.
 
     Raises:
         NetworkError: the index cannot be reached, or does not speak PEP 691.
     """
     index = os.environ.get("PIP_INDEX_URL") or PYPI
-    url = f"{index.rstrip('/')}/{project}/"
+    return _listing(f"{index.rstrip('/')}/{project}/")
+
+
+@functools.cache
+def _listing(url: str) -> tuple[Listed, ...]:
     with _open(urllib.request.Request(url, headers={"Accept": LISTING})) as answer:
         text = answer.read()
         address = answer.geturl()
     try:
-        return [
+        return tuple(
             Listed(
                 filename=row["filename"],
                 url=urllib.parse.urljoin(address, row["url"]),
@@ -54,7 +59,7 @@ def listing(project: str) -> list[Listed]:
                 yanked=bool(row.get("yanked")),
             )
             for row in json.loads(text)["files"]
-        ]
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise NetworkError(
             f"{url} does not answer as an index of packages does (PEP 691): {error!r}",
@@ -76,7 +81,7 @@ class RangeFile(io.RawIOBase):
         with self._get(0, 0) as answer:
             size = answer.headers.get("Content-Range", "").rpartition("/")[2]
         if not size.isdigit():
-            raise NetworkError(f"{url}: the server does not send parts of files")
+            raise _no_parts(url)
         self.size = int(size)
 
     def readable(self) -> bool:
@@ -112,6 +117,10 @@ class RangeFile(io.RawIOBase):
                 content = answer.read()
         except (OSError, HTTPException) as error:
             raise NetworkError(f"{self.url}: the connection broke: {error}") from error
+        if len(content) != last + 1 - self.position:
+            raise NetworkError(
+                f"{self.url}: asked for {last + 1 - self.position} bytes, got {len(content)}"
+            )
         view[: len(content)] = content
         self.position += len(content)
         return len(content)
@@ -121,8 +130,15 @@ class RangeFile(io.RawIOBase):
         answer = _open(urllib.request.Request(self.url, headers=headers))
         if answer.status != 206:  # partial content
             answer.close()
-            raise NetworkError(f"{self.url}: the server does not send parts of files")
+            raise _no_parts(self.url)
         return answer
+
+
+def _no_parts(url: str) -> NetworkError:
+    return NetworkError(
+        f"{url}: the server does not send parts of files",
+        "Set PIP_INDEX_URL to an index that answers range requests, or unset it for PyPI.",
+    )
 
 
 def _open(request: urllib.request.Request) -> HTTPResponse:

@@ -23,14 +23,34 @@ if TYPE_CHECKING:
 
 ORDER_FILE = "series"
 NEW_FILES = "files"
+MESSAGE_END = "---\n"
 
 
 @dataclass(frozen=True)
 class Patch:
     """One patch file of a series."""
 
-    name: str  # 0001-storage-hook.patch
+    name: str  # storage-hook.patch
     text: str
+
+    @property
+    def message(self) -> str:
+        """What stands above the diff: a title, an empty line, and prose that says why."""
+        return self._parts()[0]
+
+    @property
+    def diff(self) -> str:
+        """The change itself, as git writes it."""
+        return self._parts()[1]
+
+    def _parts(self) -> tuple[str, str]:
+        message, separator, diff = self.text.partition(f"\n{MESSAGE_END}")
+        if not separator or not diff.startswith("diff --git "):
+            raise SeriesError(
+                f"{self.name} is not a message, a line of three dashes, and a diff of git",
+                "Write it as the other patches are; `git diff` makes the last part.",
+            )
+        return message.strip("\n") + "\n", diff
 
 
 @dataclass(frozen=True)

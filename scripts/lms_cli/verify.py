@@ -12,7 +12,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from lms_cli import (
@@ -28,32 +27,12 @@ from lms_cli import (
     wheelfile,
     zipcheck,
 )
+from lms_cli.checks import Check, Outcome
+from lms_cli.checks import check as _check
 from lms_cli.errors import LmsError, UsageError
 from lms_cli.graft import LIBRARY_MEMBER, Manifest
 from lms_cli.releases import OfficialWheel, Release
 from lms_cli.wheelfile import Wheel
-
-SHOWN = 5  # problems named in one check's line
-
-
-class Outcome(Enum):
-    """How a check ended."""
-
-    PASSED = "pass"
-    FAILED = "FAIL"
-    SKIPPED = "skip"  # the detail says why
-
-
-@dataclass(frozen=True)
-class Check:
-    """The outcome of one check."""
-
-    name: str
-    outcome: Outcome
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.outcome.value}  {self.name}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -338,10 +317,3 @@ CHECKS: tuple[Callable[[Subject], Check], ...] = (
     requirements,
     pip_check,
 )
-
-
-def _check(name: str, problems: list[str], facts: str) -> Check:
-    if not problems:
-        return Check(name, Outcome.PASSED, facts)
-    more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-    return Check(name, Outcome.FAILED, "; ".join(problems[:SHOWN]) + more)

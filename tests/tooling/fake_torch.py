@@ -24,6 +24,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PYTHON = releases.running_python()
 PLATFORM = "manylinux_2_28_x86_64"
 WHEEL_NAME = f"torch-{VERSION}-{PYTHON.rstrip('t')}-{PYTHON}-{PLATFORM}.whl"
+ANOTHER_NAME = f"torch-{VERSION}-cp399-cp399-{PLATFORM}.whl"  # of another Python
+ARM_NAME = ANOTHER_NAME.replace("x86_64", "aarch64")
 LMS_NAME = WHEEL_NAME.replace(VERSION, f"{VERSION}+{LABEL}")
 
 HEADER = "c10/core/Storage.h"
@@ -55,6 +57,14 @@ NEW_FILES = {
     "  return upstream() + lms_hook();\n}\n} // namespace fake\n",
     "torch/cuda/lms.py": '"""Fake LMS."""\n',
 }
+PATCH_MESSAGE = """\
+Hook the storage
+
+Why a patch: there is no hook.
+
+Upstream-status: not submitted.
+---
+"""
 LOCK = f"fake-dependency==1.5 \\\n    --hash=sha256:{'0' * 64}\n"
 
 
@@ -163,6 +173,15 @@ class FakeRelease:
         text = yaml.safe_dump({"default": VERSION, "releases": {VERSION: row}})
         (self.patches / releases.FILE_NAME).write_text(text)
 
+    def pin_another(self, name: str) -> None:
+        """Pin another wheel of the index too, as it is."""
+        path = self.patches / releases.FILE_NAME
+        content = yaml.safe_load(path.read_text())
+        wheel = (self.index / name).read_bytes()
+        pins = {"sha256": hashlib.sha256(wheel).hexdigest(), "size": len(wheel)}
+        content["releases"][VERSION]["wheels"][name] = pins
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+
 
 def tools_folder() -> Path:
     """The environment of the `lms` command, made if need be."""
@@ -194,7 +213,8 @@ def make(root: Path) -> FakeRelease:
             CUDA_INIT: CUDA_INIT_TEXT + "\n\ndef set_enabled_lms(enable):\n    pass\n",
         },
     )
-    (fake.series / "0001-hook.patch").write_text(patch)
+    diff = patch[patch.index("diff --git ") :]
+    (fake.series / "0001-hook.patch").write_text(PATCH_MESSAGE + diff)
     return fake
 
 

@@ -56,9 +56,9 @@ class Web:
     asked: list[str] = field(default_factory=list)  # paths, of all servers
     stop: list[Callable[[], None]] = field(default_factory=list)
 
-    def serve(self, folder: Path, negotiates: bool = False) -> str:
-        """Serve a folder; return its URL."""
-        kind = type("OneHandler", (Handler,), {"negotiates": negotiates, "asked": self.asked})
+    def serve(self, folder: Path, base: type[Handler] = Handler, **attributes: Any) -> str:
+        """Serve a folder with a handler of these attributes; return its URL."""
+        kind = type("OneHandler", (base,), {"asked": self.asked, **attributes})
         handler = functools.partial(kind, directory=str(folder))
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,7 +10,18 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import builds, lms_environment, paths, releases
+from lms_cli import (
+    builds,
+    checks,
+    download,
+    lms_environment,
+    paths,
+    releases,
+    series,
+    verify_series,
+)
+from lms_cli.checks import Outcome
+from lms_cli.wheelfile import Wheel
 
 RELEASE = releases.default(paths.PATCHES)
 
@@ -31,6 +43,18 @@ def test_every_check_passes(wheel: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     outcomes = [line.split()[0] for line in result.stdout.splitlines()[1:]]
     assert outcomes == ["pass"] * len(outcomes)
+
+
+def test_the_series_fits_and_git_am_applies_it() -> None:
+    """All that `lms verify` checks of a series, without the wheels for other Pythons."""
+    with Wheel(download.any_texts(RELEASE)) as official:
+        subject = verify_series.Subject(RELEASE, series.load(RELEASE), official)
+        outcomes = {
+            name: checks.attempt(name, functools.partial(find, subject)).outcome
+            for name, find in verify_series.CHECKS.items()
+            if find is not verify_series.wheels
+        }
+    assert outcomes == dict.fromkeys(("base", "hunks", "hashes", "git am"), Outcome.PASSED)
 
 
 def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def test_a_release_whose_hunks_apply_needs_nobody(old: FakeRelease) -> None:
     report = json.loads(result.stdout)
     assert [hunk["outcome"] for hunk in report["hunks"]] == ["moved", "clean"]
     assert (report["from"], report["problem"]) == (VERSION, "")
-    # The new release is complete: it builds, and its patches name the right blobs.
+    # The new release is complete: it builds, its export is recorded, and its patches name the
+    # right blobs.
+    assert old.lms("lint", NEW).returncode == 0
     built = old.lms("build", NEW, "--out", str(old.out))
     assert built.returncode == 0, built.stderr
     patch = (old.patches / f"v{NEW}" / "0001-hook.patch").read_text()

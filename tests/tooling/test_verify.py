@@ -218,9 +218,3 @@ def test_an_official_wheel_is_not_ours(pristine: FakeRelease) -> None:
     result = pristine.lms("verify", str(pristine.official))
     assert result.returncode == 7
     assert "is not an LMS wheel" in result.stderr
-
-
-def test_a_release_without_wheels(fake: FakeRelease) -> None:
-    result = fake.lms("verify", fake_torch.VERSION)
-    assert result.returncode == 2
-    assert f"lms build {fake_torch.VERSION}" in result.stderr
