@@ -14,7 +14,7 @@
 
 namespace {
 
-using c10::CachingDeviceAllocator::TraceEntry;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
 
 // Runs under the allocator's lock; takes none but those of the stream.
 void on_trace(const TraceEntry& entry) {
