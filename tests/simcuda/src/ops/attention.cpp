@@ -2,6 +2,7 @@
 // P = softmax(scale Q K^T + mask), O = dropout(P) V.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <torch/version.h>
 
 #include <cmath>
 
@@ -151,6 +152,19 @@ uint64_t first_number(const at::Tensor& tensor) {
       tensor.flatten()[0].to(at::kLong).item<int64_t>());
 }
 
+// The two results by which flash attention hands its generator's state on.
+void push_flash_state(Stack& stack, uint64_t seed) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
+  const at::Tensor state = at::zeros({2}, at::kUInt64);
+  state.view(at::kLong)[0].fill_(static_cast<int64_t>(seed));
+  stack.emplace_back(state);
+  stack.emplace_back(at::empty({}, at::kUInt64));
+#else
+  stack.emplace_back(number(seed));
+  stack.emplace_back(at::empty({}, at::kLong));
+#endif
+}
+
 // (query, key, value, dropout_p, is_causal, return_debug_mask, *, scale)
 void flash(Stack* stack) {
   Problem p;
@@ -163,16 +177,13 @@ void flash(Stack* stack) {
   p.seed = draw_seed();
   drop(*stack, 7);
   const Forward f = forward(p);
-  const at::Tensor state = at::zeros({2}, at::kUInt64);
-  state.view(at::kLong)[0].fill_(static_cast<int64_t>(p.seed));
   stack->emplace_back(f.out);
   stack->emplace_back(f.logsumexp);
   stack->emplace_back(at::Tensor());  // cum_seq_q
   stack->emplace_back(at::Tensor());  // cum_seq_k
   stack->emplace_back(p.query.size(2));
   stack->emplace_back(p.key.size(2));
-  stack->emplace_back(state);
-  stack->emplace_back(at::empty({}, at::kUInt64));
+  push_flash_state(*stack, p.seed);
   stack->emplace_back(at::empty({0}, p.query.options()));
 }
 
