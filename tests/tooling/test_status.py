@@ -153,6 +153,16 @@ def test_pinned_wheels_that_the_index_has_no_more(
     assert problem in result.stdout.splitlines()[-1]
 
 
+def test_pinned_wheels_for_another_machine_count_too(fake: FakeRelease) -> None:
+    other = fake.index / fake_torch.ARM_NAME
+    other.write_bytes(b"of another machine")
+    fake.pin_another(other.name)
+    other.unlink()
+    with serving(fake.index) as index:
+        result = fake.lms("status", "--online", PIP_INDEX_URL=index.url)
+    assert result.stdout.splitlines()[-1] == f"{other.name}: the index does not list it"
+
+
 def test_no_network(fake: FakeRelease) -> None:
     result = fake.lms("status", "--online", PIP_INDEX_URL="http://127.0.0.1:9/simple")
     assert result.returncode == 3
