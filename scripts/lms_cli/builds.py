@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from lms_cli import (
@@ -22,7 +23,7 @@ from lms_cli import (
     wheelfile,
     zipcheck,
 )
-from lms_cli.checks import Outcome
+from lms_cli.checks import Check, Outcome
 from lms_cli.errors import VerifyError
 from lms_cli.releases import Release
 from lms_cli.wheelfile import Wheel
@@ -75,13 +76,13 @@ def build(release: Release, python: str, folder: Path, quiet: bool = False) -> P
             with files.workspace(folder) as unverified:
                 with progress.step(f"writing {target.name}"):
                     made = graft.write(release, official, pinned, ours, unverified)
-                report(made, release.patches)
+                report(made, verify.verify(made, release.patches))
                 made.replace(target)
         files.write_text(stamp, json.dumps({"inputs": inputs, **_fingerprint(target)}))
     return target
 
 
-def report(path: Path, patches: Path) -> None:
+def report(path: Path, outcomes: Iterable[Check]) -> None:
     """Verify a wheel, saying each outcome.
 
     Raises:
@@ -89,7 +90,7 @@ def report(path: Path, patches: Path) -> None:
     """
     failed = 0
     with progress.step(f"verifying {path.name}"):
-        for check in verify.verify(path, patches):
+        for check in outcomes:
             progress.note(str(check))
             failed += check.outcome is Outcome.FAILED
     if failed:

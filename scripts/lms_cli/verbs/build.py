@@ -1,4 +1,4 @@
-"""`lms build`: make LMS wheels of a release."""
+"""`lms build`: make LMS wheels of a release, or the small wheel of all of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ def configure_parser(subparsers: Any) -> None:
     """Describe the verb's command line."""
     parser = subparsers.add_parser(
         "build",
-        help="make the LMS wheel of a release",
-        description="Make the LMS wheel of a release from the official one, and verify it. "
-        "Prints its path last.",
+        help="make the LMS wheel of a release, or the small wheel torch_lms",
+        description="Make the LMS wheel of a release from the official one, and verify it; or the "
+        "small wheel, which adds LMS to official wheels. Prints the path last.",
     )
-    parser.add_argument("release", metavar="RELEASE", help="release of PyTorch, for example 2.11.0")
+    parser.add_argument(
+        "releases",
+        nargs="*",
+        metavar="RELEASE",
+        help="release of PyTorch, for example 2.11.0 (default with --addon: all)",
+    )
     parser.add_argument(
         "--python",
         action="append",
         metavar="3.12",
         help="Python to build for, repeatable; 3.13t is free-threaded (default: the running one)",
+    )
+    parser.add_argument(
+        "--addon",
+        action="store_true",
+        help="make torch_lms, one small wheel for these releases and every Python",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where the wheel goes (default: .lms/wheels)"
@@ -32,13 +42,22 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Build the wheels; their paths go to standard output."""
-    from lms_cli import builds, releases
+    from lms_cli import addon_builds, builds, releases
+    from lms_cli.errors import UsageError
 
-    release = releases.find(args.release, paths.PATCHES)
-    pythons = args.python or [releases.running_python()]
-    for python in pythons:
-        release.wheel_for(python)
     folder = args.out or builds.wheels_folder()
-    for path in [builds.build(release, python, folder) for python in pythons]:
+    chosen = [releases.find(name, paths.PATCHES) for name in args.releases]
+    if args.addon:
+        if args.python:
+            raise UsageError("the small wheel serves every Python", "Leave --python out.")
+        print(addon_builds.build(chosen or list(releases.load(paths.PATCHES).values()), folder))
+        return 0
+    if not chosen:
+        raise UsageError("no release to build", "Name one, or ask for the small wheel: --addon")
+    pythons = args.python or [releases.running_python()]
+    for release in chosen:
+        for python in pythons:
+            release.wheel_for(python)
+    for path in [builds.build(one, python, folder) for one in chosen for python in pythons]:
         print(path)
     return 0

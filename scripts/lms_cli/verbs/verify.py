@@ -29,7 +29,7 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Verify each subject; the status is 0 only if all checks of all of them passed."""
-    from lms_cli import builds, checks, releases, verify, verify_series
+    from lms_cli import addon, addon_verify, builds, checks, releases, verify, verify_series
     from lms_cli.errors import VerifyError
 
     subjects = args.subjects or list(releases.load(paths.PATCHES))
@@ -41,7 +41,9 @@ def execute(args: argparse.Namespace) -> int:
             failed += checks.show(f"PyTorch {release.version}", verify_series.verify(release))
             wheels = builds.built(release)
         for path in wheels:
-            failed += checks.show(str(path), verify.verify(path, paths.PATCHES))
+            is_small = path.name.startswith(f"{addon.PACKAGE}-")
+            outcomes = (addon_verify if is_small else verify).verify(path, paths.PATCHES)
+            failed += checks.show(str(path), outcomes)
     if failed:
         raise VerifyError(f"{failed} check(s) failed")
     return 0

@@ -5,6 +5,7 @@ import threading
 import torch
 from harness import assert_same, is_held, lms, main, numbers, page_out, raises
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 MIB = 1 << 20
 
@@ -67,6 +68,16 @@ def check_enable_after_the_model_exists() -> None:
     torch.cuda.set_enabled_lms(False)
     assert not torch.cuda.get_enabled_lms()
     assert_same(model(x), expected)
+
+
+def check_enable_with_fake_tensors() -> None:
+    """They say that they are on the device, and torch.compile leaves some behind."""
+    with FakeTensorMode():
+        fake = torch.ones(MIB, device="cuda")
+    assert fake.device.type == "cuda"
+    torch.cuda.set_enabled_lms(True)
+    assert lms.stats()["lms.managed.all.current"] == 0
+    torch.cuda.set_enabled_lms(False)
 
 
 def check_disabling_undoes_everything() -> None:

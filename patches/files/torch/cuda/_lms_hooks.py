@@ -41,9 +41,10 @@ def storage_of(obj: Any) -> torch.UntypedStorage | None:
     if isinstance(obj, torch.UntypedStorage):
         return obj
     try:
-        return obj.untyped_storage()
+        storage = obj.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return None  # sparse, wrapper subclass
+    return storage if storage.device.type == "cuda" else None  # a fake tensor's has no bytes
 
 
 def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:

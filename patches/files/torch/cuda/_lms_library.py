@@ -13,22 +13,30 @@ _lock = threading.Lock()
 _loaded = False
 
 
-def engine() -> Any:
-    """Return the engine's functions, ``torch.ops.lms``.
+def load() -> None:
+    """Load the LMS wheel's library. The wheel torch_lms puts its own function here.
 
     In a build from source the engine is part of libtorch_cuda and there is no
     library of its own.
+
+    Raises:
+        RuntimeError: the engine is missing.
     """
+    if os.path.exists(PATH):
+        torch.ops.load_library(PATH)
+    if not hasattr(torch.ops.lms, "set_enabled"):
+        raise RuntimeError(
+            f"Large Model Support is not part of this PyTorch ({torch.__version__}): "
+            f"{PATH} is missing. Install the LMS wheel again."
+        )
+
+
+def engine() -> Any:
+    """Return the engine's functions, ``torch.ops.lms``."""
     global _loaded
     with _lock:
         if not _loaded:
-            if os.path.exists(PATH):
-                torch.ops.load_library(PATH)
-            if not hasattr(torch.ops.lms, "set_enabled"):
-                raise RuntimeError(
-                    f"Large Model Support is not part of this PyTorch ({torch.__version__}): "
-                    f"{PATH} is missing. Install the LMS wheel again."
-                )
+            load()
             _loaded = True
     return torch.ops.lms
 
