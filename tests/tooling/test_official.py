@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,26 @@ def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> No
     again = out / wheel.name
     assert builds.files.sha256_of(again) == builds.files.sha256_of(wheel)
     again.unlink()
+
+
+@pytest.mark.parametrize(("old", "new"), [("2.11.0", "2.12.1"), ("2.14.1", "2.15.0")])
+def test_a_rebase_gives_what_is_committed(old: str, new: str, tmp_path: Path) -> None:
+    """As if the release were new; but for the lock, which has what is newest on the day."""
+    release = releases.find(new, paths.PATCHES)
+    patches = tmp_path / "patches"
+    shutil.copytree(paths.PATCHES, patches, ignore=shutil.ignore_patterns(release.tag))
+    listed = patches / releases.FILE_NAME
+    committed = listed.read_text(encoding="utf-8")
+    listed.write_text(committed.replace(releases.as_row(release), ""), encoding="utf-8")
+    result = lms("rebase", new, "--from", old, LMS_PATCHES=str(patches))
+    assert result.returncode == 0, result.stderr
+    assert "conflict" not in result.stdout
+    assert listed.read_text(encoding="utf-8") == committed
+    made = {path.name: path.read_bytes() for path in (patches / release.tag).iterdir()}
+    expected = {path.name: path.read_bytes() for path in release.series.iterdir()}
+    assert set(made) == set(expected)
+    made.pop(release.lock.name), expected.pop(release.lock.name)
+    assert made == expected
 
 
 def test_it_imports_without_a_device() -> None:
