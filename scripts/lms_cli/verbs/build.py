@@ -35,14 +35,22 @@ def configure_parser(subparsers: Any) -> None:
         help="make torch_lms, one small wheel for these releases and every Python",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the wheel goes (default: .lms/wheels)"
+        "--source",
+        action="store_true",
+        help="write the recipe of a build from source: patches, a script and a container file",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where it goes (default: .lms/wheels; with --source, .lms/source/vX.Y.Z)",
     )
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Build the wheels; their paths go to standard output."""
-    from lms_cli import addon_builds, builds, releases
+    from lms_cli import addon_builds, builds, releases, source_build
     from lms_cli.errors import UsageError
 
     folder = args.out or builds.wheels_folder()
@@ -54,6 +62,12 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     if not chosen:
         raise UsageError("no release to build", "Name one, or ask for the small wheel: --addon")
+    if args.source:
+        for release in chosen:
+            target = args.out or paths.home() / "source" / release.tag
+            source_build.write(release, target)
+            print(target)
+        return 0
     pythons = args.python or [releases.running_python()]
     for release in chosen:
         for python in pythons:

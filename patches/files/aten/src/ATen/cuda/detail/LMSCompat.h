@@ -7,6 +7,7 @@
 // silence, so `lms verify` checks that each has a forwarding function here.
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/api/include/torch/version.h>
 
 #include <functional>
@@ -50,6 +51,16 @@ inline void empty_cache(
 #else
   native.emptyCache();
 #endif
+}
+
+// Limits the native allocator to a share of a device. Some releases leave that
+// device the current one.
+inline void set_memory_fraction(
+    c10::cuda::CUDACachingAllocator::CUDAAllocator& native,
+    double fraction,
+    c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard guard(device);
+  native.setMemoryFraction(fraction, device);
 }
 
 // The segments and blocks of the native allocator.

@@ -63,7 +63,7 @@ void Device::apply_limit(size_t bytes) {
     is_limited_ = Settings::get().active();
   }
   if (Settings::get().active()) {
-    Allocator::get().native().setMemoryFraction(fraction, index_);
+    set_memory_fraction(Allocator::get().native(), fraction, index_);
   }
 }
 
@@ -123,7 +123,7 @@ void Device::remove_limit() {
     Lock lock(*this);
     is_limited_ = false;
   }
-  Allocator::get().native().setMemoryFraction(user_fraction(), index_);
+  set_memory_fraction(Allocator::get().native(), user_fraction(), index_);
 }
 
 void Device::count(AllocSource source) {
