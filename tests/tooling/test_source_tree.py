@@ -1,0 +1,109 @@
+"""The exported series on a real source tree: Debian's package of PyTorch 2.6.0.
+
+It is upstream's tree without some third-party code. What CMake generates is taken from the official
+wheel's headers.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from lms_cli import compile, download, export, files, git, paths, releases, series
+
+URL = "https://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.orig.tar.xz"
+SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"  # of Debian 13's
+RELEASE = releases.find("2.6.0", paths.PATCHES)
+METHODS = "aten/src/ATen/templates/TensorMethods.cpp"  # defines what ours of TensorBase.h declare
+IDENTITY = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "gc.auto=0")
+
+
+def fetch() -> Path:
+    target = paths.downloads() / SHA256 / URL.rpartition("/")[2]
+    if not target.exists():
+        with files.written_beside(target) as temporary, urllib.request.urlopen(URL) as answer:
+            temporary.write_bytes(answer.read())
+            assert files.sha256_of(temporary) == SHA256
+    return target
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree with the series applied by `git am`."""
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(fetch()) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    git.run("init", "--quiet", folder=source)
+    git.run(*IDENTITY, "add", "--all", "aten", "c10", "torch/cuda", folder=source)
+    git.run(*IDENTITY, "commit", "--quiet", "--message", "Debian's", folder=source)
+    assert blobs(source) == {path: it.before for path, it in record().changed.items()}
+    exported = folder / "export"
+    export.write(RELEASE, exported)
+    names = (exported / "series").read_text().split()
+    git.run(*IDENTITY, "am", "--quiet", *(exported / name for name in names), folder=source)
+    return source
+
+
+def record() -> export.Record:
+    return export.read_record(RELEASE)
+
+
+def blobs(tree: Path) -> dict[str, str]:
+    """Git's hashes of the files that the series changes, as the tree has them."""
+    return {
+        path: git.run("rev-parse", f"HEAD:{path}", folder=tree).strip() for path in record().changed
+    }
+
+
+def test_every_touched_file_has_the_recorded_hash(tree: Path) -> None:
+    assert blobs(tree) == {path: it.after for path, it in record().changed.items()}
+
+
+def test_upstreams_cmake_finds_the_new_files(tree: Path, tmp_path: Path) -> None:
+    folder = tree / "aten" / "src" / "ATen"
+    lists = (folder / "CMakeLists.txt").read_text()
+    (sources,) = re.findall(r"^file\(GLOB cuda_cpp .*\)$", lists, re.MULTILINE)
+    script = tmp_path / "globs.cmake"
+    script.write_text(
+        f'{sources}\nforeach(name ${{cuda_cpp}})\n  message("${{name}}")\nendforeach()'
+    )
+    cmake = Path(sys.executable).with_name("cmake")
+    found = subprocess.run([cmake, "-P", script], cwd=folder, capture_output=True, text=True)
+    names = {Path(line).relative_to(tree).as_posix() for line in found.stderr.splitlines()}
+    assert set(ours()) <= names
+    assert "aten/src/ATen/cuda/CUDABlas.cpp" in names  # and upstream's own
+
+
+def ours() -> list[str]:
+    return [name for name in series.load(RELEASE).new_files if name.endswith(".cpp")]
+
+
+def test_new_files_compile_in_the_tree(tree: Path, tmp_path: Path) -> None:
+    """And upstream's definitions of the accessors that a patch gives bodies."""
+    methods = tree / "aten" / "src" / "ATen" / "TensorMethods.cpp"
+    methods.write_text(re.sub(r"\$\{.*?\}", "", (tree / METHODS).read_text()))
+    sources = [*ours(), methods.relative_to(tree).as_posix()]
+    cuda = [download.fetch_locked(RELEASE.lock, package) for package in RELEASE.cuda_headers]
+    folders = [tree, tree / "aten" / "src", tree / "torch" / "csrc" / "api" / "include"]
+    generated = compile.official_headers(RELEASE)
+    system = [generated, generated / "torch" / "csrc" / "api" / "include"]
+    system += [folder for path in cuda for folder in compile.unpack_headers_of(path)]
+    command = ["c++", f"-std=c++{RELEASE.cxx_standard}", "-fPIC", "-O0", "-c", "-o", "/dev/null"]
+    command += ["-D_GLIBCXX_USE_CXX11_ABI=0", "-DTORCH_CUDA_BUILD_MAIN_LIB", "-DUSE_CUDA"]
+    command += [f"-I{folder}" for folder in folders]
+    command += [word for folder in system for word in ("-isystem", str(folder))]
+
+    def compiled(name: str) -> str:
+        done = subprocess.run([*command, str(tree / name)], capture_output=True, text=True)
+        return "" if done.returncode == 0 else f"{name}: {done.stderr[:2000]}"
+
+    with ThreadPoolExecutor(2) as pool:
+        failures = [message for message in pool.map(compiled, sources) if message]
+    assert failures == []
