@@ -21,13 +21,15 @@ def rows(only: str | None) -> list[dict[str, Any]]:
     return [
         {
             "release": release.version,
-            "python": releases.dotted(python),
+            "python": releases.dotted(official.python),
+            "machine": official.machine,
             "wheel": release.wheel_filename(official),
-            "command": f"./scripts/lms build {release.version} --python {releases.dotted(python)}",
+            "command": f"./scripts/lms build {release.version} "
+            f"--python {releases.dotted(official.python)} --machine {official.machine}",
         }
         for release in releases.load(paths.PATCHES).values()
         if only in (None, release.version)
-        for python, official in release.wheels.items()
+        for official in release.official
     ]
 
 

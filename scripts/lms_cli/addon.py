@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 
-from lms_cli import addon_functions, compile, download, elf, graft, paths, series
+from lms_cli import addon_functions, compile, download, elf, graft, paths, policy, series
 from lms_cli.compile import HEADERS, LIBRARY
 from lms_cli.errors import SeriesError
-from lms_cli.releases import Release, running_python
+from lms_cli.releases import MACHINE, Release, running_python
 from lms_cli.series import Applied, Series
 from lms_cli.wheelfile import Wheel
 
@@ -44,9 +44,10 @@ class Part:
         return {name: text for name, text in added if not name.startswith(HEADERS)}
 
 
-def texts(release: Release) -> Wheel:
-    """Headers and Python files of an official wheel, any of them: for this they are alike."""
-    pinned = release.wheels.get(running_python()) or next(iter(release.wheels.values()))
+def texts(release: Release, machine: str = MACHINE) -> Wheel:
+    """Headers and Python files of an official wheel, for any Python: for this they are alike."""
+    wheels = release.wheels_on(machine)
+    pinned = wheels.get(running_python()) or next(iter(wheels.values()))
     return Wheel(download.fetch_texts(pinned))
 
 
@@ -144,16 +145,5 @@ def _json(value: object) -> str:
 
 
 def platform_tag(libraries: Iterable[bytes]) -> str:
-    """The tag of the oldest systems that all of the libraries run on, as auditwheel sees it."""
-    from auditwheel.architecture import Architecture
-    from auditwheel.libc import Libc
-    from auditwheel.policy import WheelPolicies
-    from elftools.elf.elffile import ELFFile
-
-    levels = []
-    for content in libraries:
-        machine = ELFFile(io.BytesIO(content))["e_machine"].removeprefix("EM_").lower()
-        policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
-        versions = elf.needs(io.BytesIO(content)).versions.items()
-        levels.append(policies.versioned_symbols_policy({name: set(of) for name, of in versions}))
-    return str(min(levels).name)
+    """The tag of the oldest systems that all of the libraries run on."""
+    return policy.oldest(elf.needs(io.BytesIO(content)) for content in libraries)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from lms_cli import addon, addon_verify, builds, files, paths, wheelfile
-from lms_cli.releases import Release
+from lms_cli.releases import MACHINE, Release
 from lms_cli.wheelfile import Written
 
 
-def build(releases: list[Release], folder: Path) -> Path:
-    """Make the small wheel for releases, the newest last; return its path.
+def build(releases: list[Release], folder: Path, machine: str = MACHINE) -> Path:
+    """Make the small wheel of a machine for releases, the newest last; return its path.
 
     The wheel appears in `folder` only after it passed all checks.
 
@@ -21,7 +21,7 @@ def build(releases: list[Release], folder: Path) -> Path:
     libraries: dict[str, bytes] = {}
     with files.locked(paths.home() / "builds"):
         for release in releases:
-            with addon.texts(release) as official:
+            with addon.texts(release, machine) as official:
                 parts.append(addon.part(release, official))
                 libraries[release.version] = addon.library(parts[-1], official)
         members = addon.contents(parts, libraries)

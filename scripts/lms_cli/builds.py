@@ -17,19 +17,33 @@ from lms_cli import (
     graft,
     layout,
     paths,
+    policy,
     progress,
     series,
+    toolchain,
     verify,
     wheelfile,
     zipcheck,
 )
 from lms_cli.checks import Check, Outcome
 from lms_cli.errors import VerifyError
-from lms_cli.releases import Release
+from lms_cli.releases import MACHINE, Release
 from lms_cli.wheelfile import Wheel
 
 # A change in one of these may change the wheel, or what is checked of it.
-MAKERS = (checks, compile, elf, graft, layout, series, verify, wheelfile, zipcheck)
+MAKERS = (
+    checks,
+    compile,
+    elf,
+    graft,
+    layout,
+    policy,
+    series,
+    toolchain,
+    verify,
+    wheelfile,
+    zipcheck,
+)
 WHEEL_SPACE = 1_500_000_000  # bytes: a wheel, its temporary copy, headers and objects
 
 
@@ -43,42 +57,52 @@ def built(release: Release) -> list[Path]:
     return sorted(wheels_folder().glob(f"torch-{release.lms_version}-*.whl"))
 
 
-def build(release: Release, python: str, folder: Path, quiet: bool = False) -> Path:
+def build(
+    release: Release, python: str, folder: Path, machine: str = MACHINE, quiet: bool = False
+) -> Path:
     """Make the LMS wheel of a release for one Python, verified; return its path.
 
     The wheel appears in `folder` only after it passed all checks. If one made from the same inputs
     is there already, it is kept, which is said unless `quiet`.
 
+    Args:
+        release: the release of PyTorch.
+        python: as on the command line, or a tag.
+        folder: where the wheel goes.
+        machine: what it is for, x86_64 or aarch64.
+        quiet: say nothing if there is nothing to do.
+
     Raises:
         LmsError: one of its kinds, by what failed; nothing half-written is left.
     """
-    pinned = release.wheel_for(python)
+    pinned = release.wheel_for(python, machine)
     loaded = series.load(release)
     with files.locked(paths.home() / "builds"):
-        target = folder / release.wheel_filename(pinned)
-        stamp = (
-            paths.home()
-            / "stamps"
-            / f"{hashlib.sha256(str(target.resolve()).encode()).hexdigest()}.json"
-        )
+        promised = folder / release.wheel_filename(pinned)
+        key = hashlib.sha256(str(promised.resolve()).encode()).hexdigest()
+        stamp = paths.home() / "stamps" / f"{key}.json"
         inputs = _inputs(release, loaded, pinned.sha256)
-        if _is_current(target, stamp, inputs):
+        if current := _current(folder, stamp, inputs):
             if not quiet:
-                progress.note(f"{target.name} is up to date")
-            return target
-        files.require_space(folder, WHEEL_SPACE, f"building {target.name}")
+                progress.note(f"{current.name} is up to date")
+            return current
+        files.require_space(folder, WHEEL_SPACE, f"building {promised.name}")
         with Wheel(download.fetch_official(pinned)) as official:
             graft.check_official(release, official)
             applied = series.apply(loaded, official.text)
             library = compile.library(release, loaded, applied, official)
             content = library.read_bytes() if library else None
-            ours = graft.contents(release, official, loaded, applied, content, pinned.sha256)
+            platform = policy.deserved(pinned, elf.needs_of(content))
+            ours = graft.contents(release, official, loaded, applied, content, pinned, platform)
+            target = folder / release.wheel_filename(pinned, platform)
             with files.workspace(folder) as unverified:
+                made = unverified / target.name
                 with progress.step(f"writing {target.name}"):
-                    made = graft.write(release, official, pinned, ours, unverified)
+                    graft.write(release, official, ours, made)
                 report(made, verify.verify(made, release.patches))
                 made.replace(target)
-        files.write_text(stamp, json.dumps({"inputs": inputs, **_fingerprint(target)}))
+        known = {"inputs": inputs, "wheel": target.name, **_fingerprint(target)}
+        files.write_text(stamp, json.dumps(known))
     return target
 
 
@@ -98,7 +122,8 @@ def report(path: Path, outcomes: Iterable[Check]) -> None:
 
 
 def _inputs(release: Release, loaded: series.Series, official_sha256: str) -> str:
-    tools = [*(Path(str(module.__file__)) for module in MAKERS), compile.PROJECT, release.lock]
+    modules = (Path(str(module.__file__)) for module in MAKERS)
+    tools = [*modules, *compile.PROJECT, toolchain.LOCK, release.lock]
     parts = [
         release,
         loaded.digest(),
@@ -110,12 +135,15 @@ def _inputs(release: Release, loaded: series.Series, official_sha256: str) -> st
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _is_current(target: Path, stamp: Path, inputs: str) -> bool:
+def _current(folder: Path, stamp: Path, inputs: str) -> Path | None:
+    """The wheel that a stamp tells of, if it was made from these inputs and is as it was."""
     try:
         known = json.loads(stamp.read_text(encoding="utf-8"))
-        return bool(known == {"inputs": inputs, **_fingerprint(target)})
-    except (OSError, ValueError):
-        return False
+        target = folder / known["wheel"]
+        made = {"inputs": inputs, "wheel": target.name, **_fingerprint(target)}
+        return target if known == made else None
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _fingerprint(path: Path) -> dict[str, object]:

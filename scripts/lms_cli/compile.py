@@ -7,28 +7,29 @@ official wheels are the same. The result is kept under a hash of everything that
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-from lms_cli import download, files, layout, paths, progress, releases
+from lms_cli import download, elf, files, layout, paths, policy, progress, releases, toolchain
 from lms_cli.errors import CompileError
-from lms_cli.releases import Release
+from lms_cli.releases import OfficialWheel, Release
 from lms_cli.series import Applied, Series
 from lms_cli.wheelfile import Wheel
 
 LIBRARY = "libtorch_lms.so"
 HEADERS = "torch/include/"
 API_HEADERS = "torch/csrc/api/include/"  # below HEADERS; upstream's builds look there too
-PROJECT = paths.BUILD / "CMakeLists.txt"
+PROJECT = [paths.BUILD / name for name in ("CMakeLists.txt", "portable.cpp", "portable.map")]
 SHOWN_ERROR_LINES = 40
 
 
 def library(release: Release, series: Series, applied: Applied, official: Wheel) -> Path | None:
     """The compiled library of a series, from the cache if nothing it depends on changed.
+
+    It is for the machine that the official wheel is for.
 
     Returns:
         Its path, or None for a series with nothing to compile.
@@ -39,25 +40,30 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
     """
     if not series.sources():
         return None
-    compiler = find_compiler()
+    pinned = next(wheel for wheel in release.official if wheel.filename == official.path.name)
+    compiler = toolchain.find(pinned.machine)
     headers = headers_digest(official)
-    cuda = [download.fetch_locked(release.lock, package) for package in release.cuda_headers]
+    cuda = [
+        download.fetch_locked(release.lock, package, pinned.machine)
+        for package in release.cuda_headers
+    ]
     key = _digest(
         series.sources(),
         sorted(applied.added.items()),
         sorted(applied.changed.items()),
         headers,
         [path.parent.name for path in cuda],
-        compiler_version(compiler),
-        PROJECT.read_text(encoding="utf-8"),
+        compiler.identity,
+        [path.read_text(encoding="utf-8") for path in PROJECT],
         release.cxx_standard,
         release.cxx11_abi,
     )
     target = paths.home() / "libraries" / key / LIBRARY
     if target.exists():
         return target
-    tree = _tree(release, headers, compiler)
-    with files.locked(tree), progress.step(f"compiling {LIBRARY} for PyTorch {release.version}"):
+    tree = _tree(release, headers, compiler.path)
+    doing = f"compiling {LIBRARY} for PyTorch {release.version}, {pinned.machine}"
+    with files.locked(tree), progress.step(doing):
         pristine = unpack_headers(official, tree / "headers", HEADERS)
         cuda_folders = [folder for path in cuda for folder in unpack_headers_of(path)]
         write_tree(tree / "sources", series.sources())
@@ -73,7 +79,8 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
             "torch_lms",
             LIBRARY,
             {
-                "CMAKE_CXX_COMPILER": str(compiler),
+                "CMAKE_CXX_COMPILER": str(compiler.path),
+                "LMS_PORTABLE": str(int(compiler.portable)),
                 "LMS_SOURCE_DIR": str(tree / "sources"),
                 "LMS_INCLUDE_DIRS": str(tree / "added" / HEADERS),
                 "LMS_SYSTEM_INCLUDE_DIRS": ";".join(map(str, [*system, *cuda_folders])),
@@ -82,7 +89,10 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
                 "LMS_CXX_STANDARD": str(release.cxx_standard),
                 "LMS_CXX11_ABI": str(int(release.cxx11_abi)),
             },
+            compiler.environment,
         )
+        if compiler.portable:
+            check_portable(built, pinned)
         with files.written_beside(target) as temporary:
             shutil.copyfile(built, temporary)
     return target
@@ -96,7 +106,7 @@ def official_headers(release: Release) -> Path:
     """
     wheel = release.wheel_for(releases.running_python())
     with Wheel(download.fetch_texts(wheel)) as official:
-        tree = _tree(release, headers_digest(official), find_compiler())
+        tree = _tree(release, headers_digest(official), toolchain.find(wheel.machine).path)
         with files.locked(tree):
             return unpack_headers(official, tree / "headers", HEADERS) / HEADERS
 
@@ -112,25 +122,20 @@ def run_path(release: Release) -> str:
     return f"$ORIGIN:$ORIGIN/../../nvidia/{cudart}/lib"
 
 
-def find_compiler() -> Path:
-    """The C++ compiler: $CXX, else c++ or g++.
+def check_portable(built: Path, pinned: OfficialWheel) -> None:
+    """Check that a library runs on all systems that it was compiled for.
 
     Raises:
-        CompileError: there is none.
+        CompileError: it needs what some of them lack.
     """
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++"]
-    for name in names:
-        if found := shutil.which(name):
-            return Path(found)
-    raise CompileError(
-        f"no C++ compiler: {' and '.join(names)} not found",
-        "Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) or set CXX.",
-    )
-
-
-def compiler_version(compiler: Path) -> str:
-    """What the compiler says of itself."""
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    platform = pinned.promised_platform
+    with built.open("rb") as stream:
+        missing = policy.too_new(elf.needs(stream), platform)
+    if missing:
+        raise CompileError(
+            f"{LIBRARY} needs what systems of {platform} may lack: {', '.join(missing)}",
+            "Do without it in the sources, or define it in build/portable.cpp.",
+        )
 
 
 def headers_digest(wheel: Wheel) -> str:
@@ -179,7 +184,12 @@ def write_tree(folder: Path, texts: dict[str, str]) -> None:
 
 
 def run_cmake(
-    project: Path, tree: Path, target: str, product: str, settings: dict[str, str]
+    project: Path,
+    tree: Path,
+    target: str,
+    product: str,
+    settings: dict[str, str],
+    environment: dict[str, str] | None = None,
 ) -> Path:
     """Configure a CMake project and build one of its targets.
 
@@ -189,6 +199,7 @@ def run_cmake(
         target: what to build.
         product: the name of the file that this makes.
         settings: CMake's variables.
+        environment: environment variables, those of this process if not given.
 
     Returns:
         The path of that file.
@@ -212,6 +223,7 @@ def run_cmake(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=environment,
         )
         text += result.stdout
         files.write_text(log, text)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from lms_cli import files, locks, paths, pip, progress, remote, wheelfile
 from lms_cli.errors import IntegrityError, LmsError, NetworkError
-from lms_cli.releases import OfficialWheel, Release
+from lms_cli.releases import MACHINE, OfficialWheel, Release
 from lms_cli.wheelfile import Wheel
 
 Directory = dict[str, tuple[int, int]]  # CRC-32 and size in bytes, by member name
+OLDEST_GLIBC, NEWEST_GLIBC = 17, 28  # minor versions in the tags of wheels for other machines
 
 
 def fetch_official(wheel: OfficialWheel) -> Path:
@@ -128,8 +129,13 @@ def _remote(wheel: OfficialWheel) -> Wheel:
     )
 
 
-def fetch_locked(lock: Path, package: str) -> Path:
-    """Path of the wheel of a locked package for this machine, downloaded if it is not in the cache.
+def fetch_locked(lock: Path, package: str, machine: str = MACHINE) -> Path:
+    """Path of the wheel of a locked package, downloaded if it is not in the cache.
+
+    Args:
+        lock: the lock file.
+        package: its name there.
+        machine: what it is for, x86_64 or aarch64.
 
     Raises:
         LmsError: the lock does not have the package.
@@ -141,14 +147,22 @@ def fetch_locked(lock: Path, package: str) -> Path:
             f"{lock} has no package {package}",
             "Add it and lock again: see scripts/locks/README.md.",
         )
-    return _cached(pin.sha256) or _download(f"{pin.name}=={pin.version}", pin.sha256, [])
+    target = [] if machine == MACHINE else _platforms(machine)
+    cached = _cached(pin.sha256, (f"{machine}.whl", "any.whl"))
+    return cached or _download(f"{pin.name}=={pin.version}", pin.sha256, target)
 
 
-def _cached(hashes: tuple[str, ...]) -> Path | None:
+def _platforms(machine: str) -> list[str]:
+    """The options of pip for wheels that another machine takes."""
+    minors = range(OLDEST_GLIBC, NEWEST_GLIBC + 1)
+    return [f"--platform=manylinux_2_{minor}_{machine}" for minor in minors]
+
+
+def _cached(hashes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> Path | None:
     """A file that was downloaded before, unless it has been damaged since."""
     for sha256 in hashes:
         for path in (paths.downloads() / sha256).glob("*.whl"):
-            if files.sha256_of(path) == sha256:
+            if path.name.endswith(endings) and files.sha256_of(path) == sha256:
                 return path
     return None
 

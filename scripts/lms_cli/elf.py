@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
 UNDEFINED_SECTION = 0
@@ -14,10 +18,17 @@ UNDEFINED_SECTION = 0
 class Needs:
     """What a library asks of others."""
 
+    machine: str  # x86_64 or aarch64
     libraries: tuple[str, ...]  # DT_NEEDED
     run_path: str  # DT_RPATH or DT_RUNPATH
     symbols: frozenset[str]  # undefined, not weak, without a version
     versions: dict[str, frozenset[str]]  # symbol versions by library: libc.so.6 -> GLIBC_2.28
+    versioned: dict[str, str]  # undefined, with the version: fstat -> GLIBC_2.33
+
+
+def needs_of(content: bytes | None) -> Needs | None:
+    """What a library of these bytes needs, None if there is none."""
+    return None if content is None else needs(io.BytesIO(content))
 
 
 def needs(stream: IO[bytes]) -> Needs:
@@ -32,24 +43,39 @@ def needs(stream: IO[bytes]) -> Needs:
     for library, version in elf_find_versioned_symbols(elf):
         versions.setdefault(library, set()).add(version)
     symbols: Any = elf.get_section_by_name(".dynsym")
+    names = _version_names(elf)
     version_of: Any = elf.get_section_by_name(".gnu.version")
     undefined = set()
+    versioned = {}
     for number, symbol in enumerate(symbols.iter_symbols()):
-        unversioned = version_of is None or version_of.get_symbol(number)["ndx"] in (
-            "VER_NDX_LOCAL",
-            "VER_NDX_GLOBAL",
-        )
-        is_undefined = symbol["st_shndx"] == "SHN_UNDEF"
-        is_strong = symbol["st_info"]["bind"] == "STB_GLOBAL"
-        if symbol.name and is_undefined and is_strong and unversioned:
+        if not symbol.name or symbol["st_shndx"] != "SHN_UNDEF":
+            continue
+        index = version_of.get_symbol(number)["ndx"] if version_of else None
+        if index in names:
+            versioned[symbol.name] = names[index]
+        elif symbol["st_info"]["bind"] == "STB_GLOBAL":
             undefined.add(symbol.name)
     return Needs(
+        machine=elf["e_machine"].removeprefix("EM_").lower(),
         libraries=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
         run_path=next((tag.rpath for tag in tags if tag.entry.d_tag == "DT_RPATH"), "")
         or next((tag.runpath for tag in tags if tag.entry.d_tag == "DT_RUNPATH"), ""),
         symbols=frozenset(undefined),
-        versions={library: frozenset(names) for library, names in versions.items()},
+        versions={library: frozenset(found) for library, found in versions.items()},
+        versioned=versioned,
     )
+
+
+def _version_names(elf: ELFFile) -> dict[int, str]:
+    """The versions that a library asks for, by the number that its symbols have."""
+    section: Any = elf.get_section_by_name(".gnu.version_r")
+    if section is None:
+        return {}
+    return {
+        version["vna_other"]: version.name
+        for _, versions in section.iter_versions()
+        for version in versions
+    }
 
 
 def provided(stream: IO[bytes], wanted: frozenset[str]) -> set[str]:

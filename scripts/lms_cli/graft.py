@@ -106,6 +106,12 @@ def relabel_metadata(text: str, release: Release) -> str:
     )
 
 
+def relabel_wheel(text: str, official: OfficialWheel, platform: str) -> str:
+    """WHEEL with our platform tag, which upstream's tool may have written before renaming."""
+    python = official.python
+    return _replace_once(r"^Tag: .*$", f"Tag: {python.rstrip('t')}-{python}-{platform}", text)
+
+
 def _replace_once(pattern: str, replacement: str, text: str) -> str:
     result, count = re.subn(pattern, lambda _: replacement, text, flags=re.MULTILINE)
     if count != 1:
@@ -119,9 +125,20 @@ def contents(
     series: Series,
     applied: Applied,
     library: bytes | None,
-    sha256: str,
+    pinned: OfficialWheel,
+    platform: str,
 ) -> dict[str, bytes]:
-    """Every member of our wheel that is not upstream's byte for byte, RECORD aside."""
+    """Every member of our wheel that is not upstream's byte for byte, RECORD aside.
+
+    Args:
+        release: the release.
+        official: its official wheel.
+        series: its series.
+        applied: what the series makes of that wheel.
+        library: the compiled library, if there is one.
+        pinned: what is known of the official wheel.
+        platform: the platform tag of ours.
+    """
     added = {name: text.encode() for name, text in applied.added.items()}
     if library is not None:
         added[LIBRARY_MEMBER] = library
@@ -132,17 +149,19 @@ def contents(
     manifest = Manifest(
         release=release.version,
         version=release.lms_version,
-        official_sha256=sha256,
+        official_sha256=pinned.sha256,
         series_sha256=series.digest(),
         added=tuple(sorted(added)),
         changed=tuple(sorted(changed)),
     )
     metadata = official.text(f"{official.dist_info}/METADATA") or ""
+    wheel = official.text(f"{official.dist_info}/WHEEL") or ""
     dist_info = dist_info_folder(release)
     return {
         **added,
         **changed,
         f"{dist_info}/METADATA": relabel_metadata(metadata, release).encode(),
+        f"{dist_info}/WHEEL": relabel_wheel(wheel, pinned, platform).encode(),
         f"{dist_info}/{MANIFEST}": manifest.to_json().encode(),
     }
 
@@ -172,10 +191,8 @@ def expected_record(
     return rows
 
 
-def write(
-    release: Release, official: Wheel, pinned: OfficialWheel, ours: dict[str, bytes], folder: Path
-) -> Path:
-    """Write our wheel into a folder; return its path."""
+def write(release: Release, official: Wheel, ours: dict[str, bytes], target: Path) -> None:
+    """Write our wheel."""
     dist_info = dist_info_folder(release)
     members: dict[str, Copied | Written] = {
         renamed(name, official, dist_info): Copied(info)
@@ -183,8 +200,6 @@ def write(
         if name != f"{official.dist_info}/RECORD"
     }
     members.update({name: Written(content) for name, content in ours.items()})
-    target = folder / release.wheel_filename(pinned)
     wheelfile.write(
         target, official, members, expected_record(official, ours, dist_info), dist_info
     )
-    return target

@@ -13,11 +13,11 @@ from lms_cli import files
 from lms_cli.errors import LmsError, UsageError
 
 FILE_NAME = "releases.yaml"
-
-
-MACHINE = "x86_64"  # what wheels are built and tested for
+MACHINE = "x86_64"  # what wheels are built for unless another is named, and tested on
+PROMISED_GLIBC = (2, 28)  # of the oldest systems that our libraries are made for
 WHEEL_NAME = re.compile(
-    r"torch-(?P<version>[^-]+)(?P<build>-\d+)?-cp3\d+-(?P<python>cp3\d+t?)-(?P<platform>\w+)\.whl"
+    r"torch-(?P<version>[^-]+)(?P<build>-\d+)?-cp3\d+-(?P<python>cp3\d+t?)-"
+    r"(?P<platform>manylinux(\d+|_(?P<major>\d+)_(?P<minor>\d+))_(?P<machine>\w+))\.whl"
 )
 
 
@@ -35,12 +35,12 @@ class OfficialWheel:
         Raises:
             ValueError: it is not.
         """
-        if not WHEEL_NAME.fullmatch(self.filename) or not self.platform.startswith("manylinux"):
+        if not WHEEL_NAME.fullmatch(self.filename):
             raise ValueError(f"{self.filename} is not the name of a wheel of torch for Linux")
 
     def _part(self, name: str) -> str:
         match = WHEEL_NAME.fullmatch(self.filename)
-        return match[name] if match else ""
+        return (match[name] or "") if match else ""
 
     @property
     def version(self) -> str:
@@ -60,7 +60,18 @@ class OfficialWheel:
     @property
     def machine(self) -> str:
         """x86_64 or aarch64."""
-        return re.sub(r"^manylinux(_\d+_\d+|\d+)_", "", self.platform)
+        return self._part("machine")
+
+    @property
+    def promised_platform(self) -> str:
+        """The platform tag of our wheel if its library keeps the promise.
+
+        It is that of the newer systems: of those the official wheel is for, and of those that our
+        libraries are made for.
+        """
+        glibc = (int(self._part("major") or 0), int(self._part("minor") or 0))
+        major, minor = max(glibc, PROMISED_GLIBC)
+        return f"manylinux_{major}_{minor}_{self.machine}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,11 @@ class Release:
     @property
     def wheels(self) -> dict[str, OfficialWheel]:
         """The official wheels for `MACHINE` by Python: cp312."""
-        return {wheel.python: wheel for wheel in self.official if wheel.machine == MACHINE}
+        return self.wheels_on(MACHINE)
+
+    def wheels_on(self, machine: str) -> dict[str, OfficialWheel]:
+        """The official wheels for a machine by Python."""
+        return {wheel.python: wheel for wheel in self.official if wheel.machine == machine}
 
     @property
     def series(self) -> Path:
@@ -103,23 +118,31 @@ class Release:
         """Lock file of everything that goes into an environment with this release, but torch."""
         return self.series / "requirements.lock"
 
-    def wheel_filename(self, official: OfficialWheel) -> str:
-        """File name of our wheel made from an official one."""
-        return official.filename.replace(f"-{official.version}-", f"-{self.lms_version}-", 1)
+    def wheel_filename(self, official: OfficialWheel, platform: str | None = None) -> str:
+        """File name of our wheel made from an official one.
 
-    def wheel_for(self, python: str) -> OfficialWheel:
+        Args:
+            official: that wheel.
+            platform: our platform tag, if it is not the promised one.
+        """
+        name = official.filename.replace(f"-{official.version}-", f"-{self.lms_version}-", 1)
+        return name.replace(official.platform, platform or official.promised_platform)
+
+    def wheel_for(self, python: str, machine: str = MACHINE) -> OfficialWheel:
         """The official wheel for a Python given as on the command line or as a tag.
 
         Raises:
             UsageError: there is none; the message lists what there is.
         """
+        wheels = self.wheels_on(machine)
         tag = python_tag(python)
-        if tag not in self.wheels:
+        if tag not in wheels:
+            pythons = ", ".join(map(dotted, wheels)) or f"none on {machine}"
             raise UsageError(
-                f"PyTorch {self.version} has no official wheel for Python {python}",
-                f"There are wheels for Python {', '.join(map(dotted, self.wheels))}.",
+                f"PyTorch {self.version} has no official wheel for Python {python} on {machine}",
+                f"There are wheels for Python {pythons}.",
             )
-        return self.wheels[tag]
+        return wheels[tag]
 
 
 def python_tag(python: str) -> str:

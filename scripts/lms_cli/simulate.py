@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lms_cli import compile, paths, progress
+from lms_cli import paths, progress, toolchain
 from lms_cli.errors import CompileError, UsageError
 from lms_cli.lms_environment import Environment
 
@@ -64,7 +64,7 @@ def build(environment: Environment) -> Path:
     Raises:
         CompileError: there is no compiler, or it does not compile.
     """
-    compile.find_compiler()
+    toolchain.find_compiler()
     name = hashlib.sha256(str(environment.folder).encode()).hexdigest()[:12]
     folder = paths.home().resolve() / f"simcuda-{name}"
     command = [str(environment.python), str(paths.SIMCUDA / "build.py"), "--out", str(folder)]

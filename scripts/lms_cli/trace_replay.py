@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lms_cli import compile, files, paths, progress
+from lms_cli import compile, files, paths, progress, toolchain
 from lms_cli.errors import LmsError, OutOfMemoryError, UsageError
 from lms_cli.trace_format import Trace
 
@@ -210,11 +210,11 @@ def program() -> Path:
     Raises:
         CompileError: there is no compiler, or it does not compile.
     """
-    compiler = compile.find_compiler()
+    compiler = toolchain.find_compiler()
     engine = paths.PATCHES / "files"
     sources = sorted([*SOURCES.iterdir(), *(engine / DETAIL).glob("LMS*")])
     parts = [(path.name, path.read_bytes()) for path in sources if path.is_file()]
-    version = compile.compiler_version(compiler)
+    version = toolchain.compiler_version(compiler)
     key = hashlib.sha256(repr((parts, version)).encode()).hexdigest()[:16]
     target = folder() / key
     if not target.exists():

@@ -32,8 +32,6 @@ def listed(version: str) -> list[OfficialWheel]:
         match = releases.WHEEL_NAME.fullmatch(row.filename)
         if not match or match["version"] != version or row.yanked:
             continue
-        if not match["platform"].startswith("manylinux"):
-            continue
         build = int((match["build"] or "-0")[1:])
         wheel = OfficialWheel(row.filename, row.sha256, row.size)
         key = (wheel.machine, wheel.python)

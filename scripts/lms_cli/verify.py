@@ -22,6 +22,7 @@ from lms_cli import (
     graft,
     lms_environment,
     locks,
+    policy,
     releases,
     series,
     wheelfile,
@@ -43,6 +44,7 @@ class Subject:
     manifest: Manifest
     release: Release
     pinned: OfficialWheel
+    platform: str  # the platform tag in its name
     official: Wheel
 
 
@@ -55,20 +57,22 @@ def verify(path: Path, patches: Path) -> Iterator[Check]:
     with Wheel(path) as wheel:
         manifest = Manifest.read(wheel)
         release = releases.find(manifest.release, patches)
-        pinned = _pinned(release, path)
+        platform = path.stem.rpartition("-")[2]
+        pinned = _pinned(release, path, platform)
         with Wheel(download.fetch_official(pinned)) as official:
-            subject = Subject(wheel, manifest, release, pinned, official)
+            subject = Subject(wheel, manifest, release, pinned, platform, official)
             for check in CHECKS:
                 yield check(subject)
 
 
-def _pinned(release: Release, path: Path) -> OfficialWheel:
-    for official in release.wheels.values():
-        if release.wheel_filename(official) == path.name:
+def _pinned(release: Release, path: Path, platform: str) -> OfficialWheel:
+    for official in release.official:
+        is_named = release.wheel_filename(official, platform) == path.name
+        if is_named and platform in policy.tags(official.machine):
             return official
     raise UsageError(
         f"{path.name} is not the name of an LMS wheel of PyTorch {release.version}",
-        f"It would be, for example, {release.wheel_filename(next(iter(release.wheels.values())))}.",
+        f"It would be, for example, {release.wheel_filename(release.official[0])}.",
     )
 
 
@@ -92,6 +96,14 @@ def label(subject: Subject) -> Check:
             graft.relabel_metadata(
                 subject.official.text(f"{subject.official.dist_info}/METADATA") or "",
                 subject.release,
+            ),
+        ),
+        "WHEEL": (
+            subject.wheel.text(f"{subject.wheel.dist_info}/WHEEL"),
+            graft.relabel_wheel(
+                subject.official.text(f"{subject.official.dist_info}/WHEEL") or "",
+                subject.pinned,
+                subject.platform,
             ),
         ),
         graft.VERSION_MEMBER: (
@@ -146,7 +158,10 @@ def _crc(chunks: Iterable[bytes]) -> int:
 
 
 def _dist_info_members(subject: Subject) -> set[str]:
-    return {f"{subject.wheel.dist_info}/{name}" for name in ("METADATA", "RECORD", graft.MANIFEST)}
+    return {
+        f"{subject.wheel.dist_info}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", graft.MANIFEST)
+    }
 
 
 def series_content(subject: Subject) -> Check:
@@ -205,7 +220,8 @@ def symbols(subject: Subject) -> Check:
     needed = elf.needs(io.BytesIO(subject.wheel.read(LIBRARY_MEMBER)))
     missing = set(needed.symbols)
     for package in subject.release.cuda_headers:
-        with Wheel(download.fetch_locked(subject.release.lock, package)) as cuda:
+        path = download.fetch_locked(subject.release.lock, package, subject.pinned.machine)
+        with Wheel(path) as cuda:
             _remove_provided(cuda, needed, missing)
     _remove_provided(subject.wheel, needed, missing)
     found = [
@@ -224,29 +240,28 @@ def _remove_provided(wheel: Wheel, needed: elf.Needs, missing: set[str]) -> None
                 missing -= elf.provided(unpacked, frozenset(missing))
 
 
-def policy(subject: Subject) -> Check:
-    """What the library asks of the system, as auditwheel sees it, and where it looks."""
+def system_libraries(subject: Subject) -> Check:
+    """The systems that the platform tag names have what the library asks of them."""
+    name = "system libraries"
     if LIBRARY_MEMBER not in subject.wheel.members:
-        return _check("system libraries", [], "the series has no library")
-    from auditwheel.architecture import Architecture
-    from auditwheel.libc import Libc
-    from auditwheel.policy import WheelPolicies
-
+        return _check(name, [], "the series has no library")
     needed = elf.needs(io.BytesIO(subject.wheel.read(LIBRARY_MEMBER)))
-    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
-    level = policies.versioned_symbols_policy(
-        {name: set(value) for name, value in needed.versions.items()}
-    )
-    promised = policies.get_policy_by_name(subject.pinned.platform)
-    found = []
+    found = [
+        f"it needs {symbol}, which systems of {subject.platform} may lack"
+        for symbol in policy.too_new(needed, subject.platform)
+    ]
     if needed.run_path != compile.run_path(subject.release):
         found.append(f"run path is {needed.run_path}, not {compile.run_path(subject.release)}")
-    if any(name.startswith("libpython") for name in needed.libraries):
+    if any(library.startswith("libpython") for library in needed.libraries):
         found.append("it links to libpython, so it serves one Python only")
-    facts = f"{level.name}; needs {' '.join(needed.libraries)}; run path {needed.run_path}"
-    if level < promised:
-        facts += f"; NOT portable as {promised.name}: build it in build/Containerfile to publish it"
-    return _check("system libraries", found, facts)
+    facts = (
+        f"{policy.oldest([needed])}, tagged {subject.platform}; "
+        f"needs {' '.join(needed.libraries)}; run path {needed.run_path}"
+    )
+    promised = subject.pinned.promised_platform
+    if subject.platform != promised:
+        facts += f"; NOT portable as {promised}: build/README.md says how"
+    return _check(name, found, facts)
 
 
 def requirements(subject: Subject) -> Check:
@@ -261,7 +276,12 @@ def requirements(subject: Subject) -> Check:
     metadata = HeaderParser().parsestr(
         subject.wheel.text(f"{subject.wheel.dist_info}/METADATA") or ""
     )
-    environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": subject.pinned.machine,
+        "extra": "",
+    }
     found = []
     count = 0
     for text in metadata.get_all("Requires-Dist", []):
@@ -285,7 +305,9 @@ def pip_check(subject: Subject) -> Check:
     """
     name = "pip check"
     environment = lms_environment.of(subject.release)
-    if subject.pinned.python != releases.running_python() or not environment.has_locked_packages():
+    here = (releases.running_python(), releases.MACHINE)
+    is_here = (subject.pinned.python, subject.pinned.machine) == here
+    if not is_here or not environment.has_locked_packages():
         reason = "the locked packages are not installed for this Python (`lms test` installs them)"
         return Check(name, Outcome.SKIPPED, reason)
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +335,7 @@ CHECKS: tuple[Callable[[Subject], Check], ...] = (
     series_content,
     record,
     symbols,
-    policy,
+    system_libraries,
     requirements,
     pip_check,
 )

@@ -9,7 +9,7 @@ import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, index, paths
+from lms_cli import compile, index, paths, toolchain
 from replays import Replays
 
 
@@ -54,7 +54,7 @@ def published(lms_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) 
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scripted")
     settings = {
-        "CMAKE_CXX_COMPILER": str(compile.find_compiler()),
+        "CMAKE_CXX_COMPILER": str(toolchain.find_compiler()),
         "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
     }
     project = Path(__file__).parent / "scripted"

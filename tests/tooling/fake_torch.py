@@ -142,7 +142,7 @@ class FakeRelease:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "LMS_")) and name not in ("CXX", "SOURCE_DATE_EPOCH")
+            if not name.startswith(("PIP_", "LMS_")) and name != "SOURCE_DATE_EPOCH"
         }
         return {
             **inherited,
@@ -153,6 +153,7 @@ class FakeRelease:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.index),
             "PIP_RETRIES": "0",
+            "CXX": "c++",  # the pinned compiler is not on this index
             **self.variables,
         }
 
@@ -166,7 +167,7 @@ class FakeRelease:
             "cuda": "13.0",
             "label": LABEL,
             "cxx_standard": 17,
-            "cxx11_abi": True,
+            "cxx11_abi": changes.pop("cxx11_abi", True),
             "cuda_headers": [],
             "wheels": {WHEEL_NAME: {**wheel, **changes}},
         }

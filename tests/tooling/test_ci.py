@@ -15,11 +15,11 @@ def test_the_matrix_has_every_official_wheel() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = json.loads(result.stdout)["include"]
     expected = {
-        (release.version, releases.dotted(python))
+        (release.version, releases.dotted(official.python), official.machine)
         for release in releases.load(paths.PATCHES).values()
-        for python in release.wheels
+        for official in release.official
     }
-    assert {(row["release"], row["python"]) for row in rows} == expected
+    assert {(row["release"], row["python"], row["machine"]) for row in rows} == expected
     assert len(rows) == len(expected)
 
 

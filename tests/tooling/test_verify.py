@@ -102,6 +102,11 @@ def add(name: str) -> Callable[[Members], None]:
             id="METADATA lacks the label",
         ),
         pytest.param(
+            change(f"{DIST_INFO}/WHEEL", lambda old: old.replace(b"_2_28_", b"_2_17_")),
+            {"label"},
+            id="WHEEL has another tag than the name",
+        ),
+        pytest.param(
             change(f"{DIST_INFO}/METADATA", lambda old: old.replace(b">=1", b">=2")),
             {"label", "requirements"},
             id="a requirement that the lock does not meet",

@@ -11,6 +11,8 @@ from lms_cli import paths
 
 def configure_parser(subparsers: Any) -> None:
     """Describe the verb's command line."""
+    from lms_cli.releases import MACHINE
+
     parser = subparsers.add_parser(
         "build",
         help="make the LMS wheel of a release, or the small wheel torch_lms",
@@ -40,6 +42,12 @@ def configure_parser(subparsers: Any) -> None:
         help="write the recipe of a build from source: patches, a script and a container file",
     )
     parser.add_argument(
+        "--machine",
+        default=MACHINE,
+        metavar="aarch64",
+        help="what to build for, by the name of its processor (default: %(default)s)",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
@@ -58,7 +66,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.addon:
         if args.python:
             raise UsageError("the small wheel serves every Python", "Leave --python out.")
-        print(addon_builds.build(chosen or list(releases.load(paths.PATCHES).values()), folder))
+        listed = releases.load(paths.PATCHES).values()
+        chosen = chosen or [release for release in listed if release.wheels_on(args.machine)]
+        print(addon_builds.build(chosen, folder, args.machine))
         return 0
     if not chosen:
         raise UsageError("no release to build", "Name one, or ask for the small wheel: --addon")
@@ -71,7 +81,11 @@ def execute(args: argparse.Namespace) -> int:
     pythons = args.python or [releases.running_python()]
     for release in chosen:
         for python in pythons:
-            release.wheel_for(python)
-    for path in [builds.build(one, python, folder) for one in chosen for python in pythons]:
+            release.wheel_for(python, args.machine)
+    for path in [
+        builds.build(release, python, folder, args.machine)
+        for release in chosen
+        for python in pythons
+    ]:
         print(path)
     return 0
