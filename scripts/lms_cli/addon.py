@@ -120,24 +120,36 @@ def contents(parts: list[Part], libraries: dict[str, bytes]) -> dict[str, bytes]
         part.release.version: {"commit": part.release.commit, "cuda": part.release.cuda}
         for part in parts
     }
-    digests = {part.release.version: {"series_sha256": part.series.digest()} for part in parts}
-    made_from = {"version": version(), "releases": digests}
-    texts = {RELEASE_LIST: _json(supported), f"{dist_info()}/{graft.MANIFEST}": _json(made_from)}
+    texts = {RELEASE_LIST: _json(supported), **_template(), **_dist_info(parts, libraries)}
     for part in parts:
         texts[f"{RELEASES}/{part.release.version}/{Path(FUNCTIONS).name}"] = part.functions
         texts |= {f"{PACKAGE}/{name}": text for name, text in part.python.items()}
-    for folder, place in ((PACKAGE, PACKAGE), ("dist-info", dist_info())):
-        for path in filter(Path.is_file, TEMPLATE.joinpath(folder).iterdir()):
-            texts[f"{place}/{path.name}"] = path.read_text(encoding="utf-8")
-    texts[f"{dist_info()}/WHEEL"] = (
-        "Wheel-Version: 1.0\nGenerator: lms\nRoot-Is-Purelib: false\n"
-        f"Tag: py3-none-{platform_tag(libraries.values())}\n"
-    )
-    texts[f"{dist_info()}/licenses/LICENSE"] = (paths.ROOT / "LICENSE").read_text(encoding="utf-8")
     return {
         **{name: text.encode() for name, text in texts.items()},
         **{library_member(name): content for name, content in libraries.items()},
     }
+
+
+def _template() -> dict[str, str]:
+    """The members that are files of `TEMPLATE`."""
+    return {
+        f"{place}/{path.name}": path.read_text(encoding="utf-8")
+        for folder, place in ((PACKAGE, PACKAGE), ("dist-info", dist_info()))
+        for path in TEMPLATE.joinpath(folder).iterdir()
+        if path.is_file()
+    }
+
+
+def _dist_info(parts: list[Part], libraries: dict[str, bytes]) -> dict[str, str]:
+    """The members of the dist-info folder that are not."""
+    digests = {part.release.version: {"series_sha256": part.series.digest()} for part in parts}
+    texts = {
+        graft.MANIFEST: _json({"version": version(), "releases": digests}),
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: lms\nRoot-Is-Purelib: false\n"
+        f"Tag: py3-none-{platform_tag(libraries.values())}\n",
+        "licenses/LICENSE": (paths.ROOT / "LICENSE").read_text(encoding="utf-8"),
+    }
+    return {f"{dist_info()}/{name}": text for name, text in texts.items()}
 
 
 def _json(value: object) -> str:

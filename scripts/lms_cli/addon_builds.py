@@ -26,7 +26,7 @@ def build(releases: list[Release], folder: Path, machine: str = MACHINE) -> Path
                 libraries[release.version] = addon.library(parts[-1], official)
         members = addon.contents(parts, libraries)
         target = folder / addon.filename(addon.platform_tag(libraries.values()))
-        with files.workspace(folder) as unverified, addon.texts(releases[-1]) as newest:
+        with files.workspace(folder) as unverified, addon.texts(releases[-1], machine) as newest:
             made = unverified / target.name
             wheelfile.write(
                 made,
