@@ -73,3 +73,7 @@ bool wait_steady(
 
 template __attribute__((visibility("hidden"))) std::ostringstream::
     basic_ostringstream();
+#if __cplusplus >= 202002L
+template __attribute__((visibility("hidden"))) std::string std::stringbuf::
+    str() &&;
+#endif
