@@ -74,6 +74,6 @@ bool wait_steady(
 template __attribute__((visibility("hidden"))) std::ostringstream::
     basic_ostringstream();
 #if __cplusplus >= 202002L
-template __attribute__((visibility("hidden"))) std::string std::stringbuf::
-    str() &&;
+template __attribute__((visibility("hidden"))) std::string std::stringbuf::str()
+    const&;
 #endif

@@ -123,16 +123,16 @@ def pinned(machine: str) -> Compiler:
             pytest.skip(f"`./scripts/lms build --machine {machine}` downloads the compiler")
 
 
-def built(compiler: Compiler, folder: Path, source: str, cxx11_abi: bool = True) -> Path:
+def built(compiler: Compiler, folder: Path, source: str, **settings: str) -> Path:
     """A library of one source, made as the engine is."""
     path = folder / "sources" / "aten" / "src" / "ATen" / "cuda" / "source.cpp"
     path.parent.mkdir(parents=True)
     path.write_text(source)
     settings = {
+        **settings,
         "CMAKE_CXX_COMPILER": str(compiler.path),
         "LMS_SOURCE_DIR": str(folder / "sources"),
         "LMS_CUDA_MAJOR": "13",
-        "LMS_CXX11_ABI": str(int(cxx11_abi)),
         "LMS_PORTABLE": str(int(compiler.portable)),
     }
     return compile.run_cmake(
@@ -151,10 +151,14 @@ def run_check(library: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "cxx11_abi"), [("x86_64", True), ("x86_64", False), ("aarch64", True)]
+    ("machine", "cxx11_abi", "standard"),
+    [("x86_64", 1, 17), ("x86_64", 0, 17), ("x86_64", 1, 20), ("aarch64", 1, 17)],
 )
-def test_a_library_for_old_systems(tmp_path: Path, machine: str, cxx11_abi: bool) -> None:
-    library = built(pinned(machine), tmp_path, CHECK.read_text(), cxx11_abi)
+def test_a_library_for_old_systems(
+    tmp_path: Path, machine: str, cxx11_abi: int, standard: int
+) -> None:
+    settings = {"LMS_CXX11_ABI": str(cxx11_abi), "LMS_CXX_STANDARD": str(standard)}
+    library = built(pinned(machine), tmp_path, CHECK.read_text(), **settings)
     wheel = official(f"manylinux_2_28_{machine}")
     compile.check_portable(library, wheel)
     with library.open("rb") as stream:
@@ -163,7 +167,7 @@ def test_a_library_for_old_systems(tmp_path: Path, machine: str, cxx11_abi: bool
         # An old libstdc++ would call it: without end, for it calls that one.
         assert elf.provided(stream, frozenset(inline)) == set()
     assert "libpthread.so.0" in needed.libraries
-    assert ("_ZNSs" in " ".join(needed.versioned)) is not cxx11_abi
+    assert ("_ZNSs" in " ".join(needed.versioned)) is (cxx11_abi == 0)
     assert policy.deserved(wheel, needed) == wheel.promised_platform
     if machine == "x86_64":
         result = run_check(library)

@@ -77,6 +77,10 @@ void streams() {
   std::ostringstream out;
   out << "text " << 42 << ' ' << 0.5;
   REQUIRE(out.str() == "text 42 0.5");
+#if __cplusplus >= 202002L
+  std::string (std::stringbuf::*volatile call)() const& = &std::stringbuf::str;
+  REQUIRE((out.rdbuf()->*call)() == "text 42 0.5");
+#endif
   std::cout << out.str() << std::endl;
 }
 
