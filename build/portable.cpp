@@ -76,4 +76,6 @@ template __attribute__((visibility("hidden"))) std::ostringstream::
 #if __cplusplus >= 202002L
 template __attribute__((visibility("hidden"))) std::string std::stringbuf::str()
     const&;
+template __attribute__((visibility("hidden"))) std::string std::stringbuf::
+    str() &&;
 #endif

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import paths, trace_replay
+from lms_cli import compile, paths, releases, trace_replay
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("build", "patches/files", "tests")
@@ -65,13 +65,12 @@ def test_clang_format(linters: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in ENGINE.glob("*.cpp")))
 def test_clang_tidy(linters: Path, name: str) -> None:
-    """On the copies that `lms build` compiled, with the same flags."""
-    databases = paths.home().glob("build/*/cmake/compile_commands.json")
-    database = max(databases, key=lambda path: path.stat().st_mtime, default=None)
-    assert database is not None, "`./scripts/lms build` compiles the engine first"
-    source = database.parent.parent / "sources" / ENGINE.relative_to(FILES) / name
+    """On the copies that were compiled for the default release, with the same flags."""
+    headers = compile.official_headers(releases.default(paths.PATCHES))
+    tree = headers.parents[2]
+    source = tree / "sources" / ENGINE.relative_to(FILES) / name
     assert source.read_text() == (ENGINE / name).read_text(), "built from other sources"
-    check(linters / "clang-tidy", "--quiet", "-p", database.parent, source)
+    check(linters / "clang-tidy", "--quiet", "-p", tree / "cmake", source)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in trace_replay.SOURCES.glob("*.cpp")))
