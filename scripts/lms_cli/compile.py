@@ -140,7 +140,8 @@ def check_portable(built: Path, pinned: OfficialWheel) -> None:
 
 def headers_digest(wheel: Wheel) -> str:
     """A digest of a wheel's headers, from names and CRCs."""
-    infos = [info for name, info in wheel.members.items() if name.startswith(HEADERS)]
+    names = (name for name in wheel.members if name.startswith(HEADERS) and name[-1] != "/")
+    infos = [wheel.members[name] for name in names]
     return _digest(sorted((info.filename, info.CRC, info.file_size) for info in infos))
 
 
