@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lms_cli import addon_functions, compile, download, elf, graft, paths, policy, series
 from lms_cli.compile import HEADERS, LIBRARY
-from lms_cli.errors import SeriesError
+from lms_cli.errors import SeriesError, UsageError
 from lms_cli.releases import MACHINE, Release, running_python
 from lms_cli.series import Applied, Series
 from lms_cli.wheelfile import Wheel
@@ -45,8 +45,18 @@ class Part:
 
 
 def texts(release: Release, machine: str = MACHINE) -> Wheel:
-    """Headers and Python files of an official wheel, for any Python: for this they are alike."""
+    """Headers and Python files of an official wheel, for any Python: for this they are alike.
+
+    Raises:
+        UsageError: there is none for the machine.
+        NetworkError, WheelError: it cannot be had.
+    """
     wheels = release.wheels_on(machine)
+    if not wheels:
+        raise UsageError(
+            f"PyTorch {release.version} has no official wheel on {machine}",
+            "Leave the release out, or name another --machine.",
+        )
     pinned = wheels.get(running_python()) or next(iter(wheels.values()))
     return Wheel(download.fetch_texts(pinned))
 

@@ -397,6 +397,8 @@ def test_another_changed_file_is_refused(fresh: FakeRelease, tmp_path: Path) -> 
     [
         (("--addon", "--python", "3.12"), "the small wheel serves every Python"),
         (("--addon", "9.9.8"), "no LMS series for PyTorch 9.9.8"),
+        (("--addon", VERSION, "--machine", "riscv64"), "no official wheel on riscv64"),
+        (("--addon", "--machine", "riscv64"), "no release has official wheels on riscv64"),
         ((), "no release to build"),
     ],
 )

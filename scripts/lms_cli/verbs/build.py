@@ -66,8 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.addon:
         if args.python:
             raise UsageError("the small wheel serves every Python", "Leave --python out.")
-        listed = releases.load(paths.PATCHES).values()
-        chosen = chosen or [release for release in listed if release.wheels_on(args.machine)]
+        chosen = addon_builds.choose(chosen, paths.PATCHES, args.machine)
         print(addon_builds.build(chosen, folder, args.machine))
         return 0
     if not chosen:
