@@ -257,6 +257,18 @@ def saved_and_loaded() -> Result:
     return {"file": digest(torch.load(io.BytesIO(file.getvalue()))), **after.steps().result()}
 
 
+def swapped_storages() -> Result:
+    """Weights exchange memory with their copies, as CUDA graph trees do with their outputs."""
+    training = Training()
+    for _ in range(STEPS):
+        for weight in training.model[0].parameters():
+            copied = weight.detach().clone()
+            weight.untyped_storage()._swap_data_ptr_(copied.untyped_storage())
+            copied.zero_()  # the memory that was the weight's
+        training.steps(1)
+    return training.result()
+
+
 SCENARIOS: dict[str, Callable[[], Result]] = {
     program.__name__: program
     for program in (
@@ -270,5 +282,6 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
         gradient_penalty,
         custom_function,
         saved_and_loaded,
+        swapped_storages,
     )
 }
