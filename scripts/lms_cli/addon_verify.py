@@ -25,6 +25,7 @@ def verify(path: Path, patches: Path) -> Iterator[Check]:
         yield record(wheel)
         yield content(wheel, patches, libraries)
         yield system_libraries(wheel, libraries)
+        yield compiled(patches, libraries)
 
 
 def _libraries(wheel: Wheel) -> dict[str, bytes]:
@@ -87,3 +88,14 @@ def system_libraries(wheel: Wheel, libraries: dict[str, bytes]) -> Check:
             found.append(f"that of {name} links to libpython, so it serves one Python only")
     facts = ", ".join(f"{name}: {addon.platform_tag([one])}" for name, one in libraries.items())
     return check("system libraries", found, facts)
+
+
+def compiled(patches: Path, libraries: dict[str, bytes]) -> Check:
+    """Each library is what this checkout compiles, to the last byte."""
+    found = []
+    for name, library in libraries.items():
+        release = releases.find(name, patches)
+        with addon.texts(release, elf.needs(io.BytesIO(library)).machine) as official:
+            if addon.library(addon.part(release, official), official) != library:
+                found.append(f"that of {name} is not what this checkout compiles")
+    return check("libraries", found, f"{len(libraries)}, each as this checkout compiles it")

@@ -181,6 +181,15 @@ def default(patches: Path) -> Release:
     return listed[version]
 
 
+def for_python(tag: str, patches: Path) -> list[Release]:
+    """The releases that have an official wheel for a Python, oldest first.
+
+    Raises:
+        LmsError: the list is missing or malformed.
+    """
+    return [release for release in load(patches).values() if tag in release.wheels]
+
+
 def _listed(patches: Path) -> tuple[str, dict[str, Release]]:
     import yaml
 

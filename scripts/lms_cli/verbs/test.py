@@ -24,7 +24,8 @@ def configure_parser(subparsers: Any) -> None:
         "test",
         help="run all the tests",
         description="Make everything and run the tests. Without arguments: all tests and lints on "
-        "the default release, then whole programs on the oldest and on the newest release.",
+        "the default release, then whole programs on the oldest and on the newest release that "
+        "have a wheel for the running Python.",
     )
     parser.add_argument(
         "--release",
@@ -52,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
 
     arguments = args.arguments[args.arguments[:1] == ["--"] :]
     default = releases.default(paths.PATCHES)
-    listed = list(releases.load(paths.PATCHES).values())
+    listed = releases.for_python(releases.running_python(), paths.PATCHES)
     if args.release == "all":
         runs = [(release, arguments or [*WHOLE_PROGRAMS]) for release in listed]
     elif args.release:
@@ -61,9 +62,9 @@ def execute(args: argparse.Namespace) -> int:
     else:
         runs = [(default, arguments)]
         if not arguments:
-            others = {release.version: release for release in (listed[0], listed[-1])}
-            others.pop(default.version, None)
-            runs += [(release, [*WHOLE_PROGRAMS]) for release in others.values()]
+            others = dict.fromkeys([*listed[:1], *listed[-1:]])
+            others.pop(default, None)
+            runs += [(release, [*WHOLE_PROGRAMS]) for release in others]
     status = 0
     for release, words in runs:
         if len(runs) > 1:
