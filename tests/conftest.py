@@ -18,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("LMS_DEVICE", "sim"),
         help="where programs run: the simulated device, or a real GPU (default: LMS_DEVICE or sim)",
     )
+    parser.addoption(
+        "--upstream-every",
+        type=int,
+        default=100,
+        metavar="N",
+        help="run one in N of PyTorch's own tests (default: 100; 1, which takes hours, is all)",
+    )
 
 
 @pytest.fixture(scope="session")

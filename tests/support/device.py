@@ -86,12 +86,12 @@ class Device:
             sys.path.pop(0)
         return simcuda.environment(self.build, capacity=capacity, base=base, **settings)
 
-    def run(self, *command: Any, timeout: float = TIMEOUT, **settings: Any) -> Finished:
+    def run(self, *command: Any, timeout: float | None = TIMEOUT, **settings: Any) -> Finished:
         """Runs `python COMMAND...` to its end, whatever its exit status.
 
         Args:
             command: a program and its arguments, or "-c" and code.
-            timeout: seconds.
+            timeout: seconds, None for ever.
             settings: of `environment`.
         """
         arguments = [sys.executable, *(str(part) for part in command)]

@@ -34,25 +34,41 @@ class Beside:
         return self.device.json("-c", code, env={**self.variables, **variables})
 
 
-@pytest.fixture(scope="module")
-def beside(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Beside:
+def beside_official(device: Device, folder: Path, *wheel: str | Path) -> Beside:
+    """The official torch, with what pip installs beside it."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
-    folder = tmp_path_factory.mktemp("beside")
     official_torch.make(folder, Path(spec.origin).parents[1], RELEASE)
-    command = [sys.executable, paths.SCRIPT, "build", "--addon", RELEASE.version]
-    built = subprocess.run([*command, "--out", folder], capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
-    subprocess.run([*pip, built.stdout.strip()], check=True)
+    subprocess.run([*pip, *wheel], check=True)
     return Beside(device, folder)
 
 
-def test_programs_give_the_same_bits(beside: Beside) -> None:
+@pytest.fixture(scope="module")
+def beside(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Beside:
+    folder = tmp_path_factory.mktemp("beside")
+    command = [sys.executable, paths.SCRIPT, "build", "--addon", RELEASE.version]
+    built = subprocess.run([*command, "--out", folder], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return beside_official(device, folder, built.stdout.strip())
+
+
+def compare(beside: Beside) -> None:
     run = {"model": "gpt", "optimizer": "adamw_fused", "option": "plain", "steps": 2}
     with programs_on(beside.device, env=beside.variables) as programs:
         programs.compare("train", 4.0, run)
         programs.compare("custom_function", 3.0)
+
+
+def test_programs_give_the_same_bits(beside: Beside) -> None:
+    compare(beside)
+
+
+def test_programs_give_the_same_bits_with_the_wheel_of_a_clone(
+    device: Device, tmp_path: Path
+) -> None:
+    wheels = ("--no-index", "--find-links", paths.INDEX, addon.PACKAGE)
+    compare(beside_official(device, tmp_path, *wheels))
 
 
 SURFACE = """

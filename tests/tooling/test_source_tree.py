@@ -1,7 +1,6 @@
-"""The exported series on a real source tree: Debian's package of PyTorch 2.6.0.
+"""The exported series on a real source tree.
 
-It is upstream's tree without some third-party code. What CMake generates is taken from the official
-wheel's headers.
+What CMake generates is taken from the official wheel's headers.
 """
 
 from __future__ import annotations
@@ -9,37 +8,23 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tarfile
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lms_cli import compile, download, export, files, git, paths, releases, series
+from lms_cli import compile, download, export, git, paths, releases, series
+from support import source_tree
 
-URL = "https://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.orig.tar.xz"
-SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"  # of Debian 13's
-RELEASE = releases.find("2.6.0", paths.PATCHES)
+RELEASE = releases.find(source_tree.VERSION, paths.PATCHES)
 METHODS = "aten/src/ATen/templates/TensorMethods.cpp"  # defines what ours of TensorBase.h declare
 IDENTITY = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "gc.auto=0")
-
-
-def fetch() -> Path:
-    target = paths.downloads() / SHA256 / URL.rpartition("/")[2]
-    if not target.exists():
-        with files.written_beside(target) as temporary, urllib.request.urlopen(URL) as answer:
-            temporary.write_bytes(answer.read())
-            assert files.sha256_of(temporary) == SHA256
-    return target
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree with the series applied by `git am`."""
     folder = tmp_path_factory.mktemp("source")
-    with tarfile.open(fetch()) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
+    source = source_tree.unpack(folder)
     git.run("init", "--quiet", folder=source)
     git.run(*IDENTITY, "add", "--all", "aten", "c10", "torch/cuda", folder=source)
     git.run(*IDENTITY, "commit", "--quiet", "--message", "Debian's", folder=source)

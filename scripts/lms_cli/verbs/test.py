@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 # Of a release that is not the default one: what a user's program meets.
-WHOLE_PROGRAMS = tuple(
-    f"tests/engine/test_programs{suffix}.py" for suffix in ("", "_demo", "_scenarios")
+WHOLE_PROGRAMS = (
+    *(f"tests/engine/test_programs{suffix}.py" for suffix in ("", "_demo", "_scenarios")),
+    "tests/upstream",
 )
 HELP = ("-h", "--help")
 

@@ -1,0 +1,70 @@
+"""A pytest plugin for the process that runs upstream's tests: which to run, and how each ended.
+
+UPSTREAM_RECORD names the file for the outcomes, a JSON object per line, written as they come: a
+process that dies tells what it died of, and the next one goes on after that. UPSTREAM_ONLY names a
+file with the tests to run, a line each; without it UPSTREAM_EVERY says that one in so many of those
+for CUDA is run, chosen by a hash of its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+# The simulated device captures no graphs, and after a capture that failed PyTorch gives no random
+# numbers on the device any more: every later test would fail.
+CAPTURES = re.compile(r"cuda_graph|test_cuda\.py::.*graph")
+RANKS = ("passed", "skipped", "failed")  # of a test's phases, the last one counts
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    done = {row.get("test") for row in map(json.loads, record().read_text().splitlines())}
+    wanted = chosen([item.nodeid for item in items]) - done
+    items[:] = [item for item in items if item.nodeid in wanted]
+
+
+def chosen(names: list[str]) -> set[str]:
+    if only := os.environ.get("UPSTREAM_ONLY"):
+        return set(Path(only).read_text().splitlines())
+    every = int(os.environ["UPSTREAM_EVERY"])
+    for_cuda = (name for name in names if "cuda" in name.lower() and not CAPTURES.search(name))
+    return {name for name in for_cuda if zlib.crc32(name.encode()) % every == 0}
+
+
+def record() -> Path:
+    return Path(os.environ["UPSTREAM_RECORD"])
+
+
+def write(**row: Any) -> None:
+    with record().open("a") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
+_outcomes: dict[str, str] = {}
+_messages: dict[str, str] = {}
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    write(test=nodeid, outcome="died")  # unless it says otherwise
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    before = _outcomes.get(report.nodeid, "passed")
+    _outcomes[report.nodeid] = max(before, report.outcome, key=RANKS.index)
+    if report.failed:
+        _messages[report.nodeid] = report.longreprtext
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    message = _messages.get(nodeid, "")
+    write(test=nodeid, outcome=_outcomes.get(nodeid, "skipped"), message=message)
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    import torch
+
+    write(status=int(exitstatus), reclaimed=torch.cuda.memory_stats().get("reclaimed", 0))
