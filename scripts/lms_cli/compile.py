@@ -113,7 +113,8 @@ def official_headers(release: Release) -> Path:
 
 def _tree(release: Release, headers: str, compiler: Path) -> Path:
     """Where a release's library is compiled, kept for the next time."""
-    return paths.home() / "build" / _digest(release.version, headers, str(compiler))[:12]
+    made_of = (release.version, headers, str(compiler), str(paths.BUILD))  # CMake keeps to its own
+    return paths.home() / "build" / _digest(*made_of)[:12]
 
 
 def run_path(release: Release) -> str:
