@@ -56,12 +56,19 @@ def test_every_release_has_its_wheel(release: Release, tmp_path: Path) -> None:
     made.unlink()
 
 
-def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """An LMS_HOME that has the tools only."""
+    home = tmp_path / "home"
+    home.mkdir()
     tools = fake_torch.tools_folder()
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / tools.name).symlink_to(tools)
+    (home / tools.name).symlink_to(tools)
+    return home
+
+
+def test_built_elsewhere_it_is_byte_identical(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = lms("build", RELEASE.version, "--out", str(out), LMS_HOME=str(tmp_path / "home"))
+    result = lms("build", RELEASE.version, "--out", str(out), LMS_HOME=str(elsewhere))
     assert result.returncode == 0, result.stderr
     assert "compiling" in result.stderr
     again = out / wheel.name
@@ -70,15 +77,19 @@ def test_built_elsewhere_it_is_byte_identical(wheel: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("old", "new"), [("2.11.0", "2.12.1"), ("2.14.1", "2.15.0")])
-def test_a_rebase_gives_what_is_committed(old: str, new: str, tmp_path: Path) -> None:
+def test_a_rebase_gives_what_is_committed(
+    old: str, new: str, elsewhere: Path, tmp_path: Path
+) -> None:
     """As if the release were new; but for the lock, which has what is newest on the day."""
+    (elsewhere / "libraries").symlink_to(paths.home() / "libraries")
     release = releases.find(new, paths.PATCHES)
     patches = tmp_path / "patches"
     shutil.copytree(paths.PATCHES, patches, ignore=shutil.ignore_patterns(release.tag))
     listed = patches / releases.FILE_NAME
     committed = listed.read_text(encoding="utf-8")
     listed.write_text(committed.replace(releases.as_row(release), ""), encoding="utf-8")
-    result = lms("rebase", new, "--from", old, LMS_PATCHES=str(patches))
+    variables = {"LMS_PATCHES": str(patches), "LMS_HOME": str(elsewhere)}
+    result = lms("rebase", new, "--from", old, **variables)
     assert result.returncode == 0, result.stderr
     assert "conflict" not in result.stdout
     assert listed.read_text(encoding="utf-8") == committed
