@@ -21,9 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--upstream-every",
         type=int,
-        default=100,
+        default=400,
         metavar="N",
-        help="run one in N of PyTorch's own tests (default: 100; 1, which takes hours, is all)",
+        help="run one in N of PyTorch's own tests (default: 400; 1, which takes hours, is all)",
     )
 
 
