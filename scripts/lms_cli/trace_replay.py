@@ -203,6 +203,11 @@ def folder() -> Path:
     return paths.home().resolve() / "replay"
 
 
+def tree() -> Path:
+    """Where CMake builds it; a checkout has its own, since CMake keeps to its source folder."""
+    return folder() / f"tree-{hashlib.sha256(str(SOURCES).encode()).hexdigest()[:12]}"
+
+
 @cache
 def program() -> Path:
     """The compiled program, from the cache if nothing it depends on changed.
@@ -218,10 +223,9 @@ def program() -> Path:
     key = hashlib.sha256(repr((parts, version)).encode()).hexdigest()[:16]
     target = folder() / key
     if not target.exists():
-        tree = folder() / "tree"
-        with files.locked(tree), progress.step(f"compiling {PROGRAM}"):
+        with files.locked(tree()), progress.step(f"compiling {PROGRAM}"):
             settings = {"CMAKE_CXX_COMPILER": str(compiler), "LMS_SOURCE_DIR": str(engine)}
-            built = compile.run_cmake(SOURCES, tree, PROGRAM, PROGRAM, settings)
+            built = compile.run_cmake(SOURCES, tree(), PROGRAM, PROGRAM, settings)
             with files.folder_beside(target) as temporary:
                 shutil.copy(built, temporary / PROGRAM)
     return target / PROGRAM

@@ -76,7 +76,7 @@ def test_clang_tidy(linters: Path, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in trace_replay.SOURCES.glob("*.cpp")))
 def test_clang_tidy_of_the_replay(linters: Path, name: str) -> None:
     trace_replay.program()
-    database = trace_replay.folder() / "tree" / "cmake"
+    database = trace_replay.tree() / "cmake"
     check(linters / "clang-tidy", "--quiet", "-p", database, trace_replay.SOURCES / name)
 
 
