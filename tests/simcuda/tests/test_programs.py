@@ -153,3 +153,19 @@ def test_threads_and_streams_of_their_own(simulate, kernels):
         """,
         kernels=kernels,
     )
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_a_lazy_clone_is_copied_when_one_of_the_two_is_written(simulate, kernels):
+    simulate(
+        """
+        import torch
+        original = torch.arange(5., device="cuda")
+        clone = torch._lazy_clone(original)
+        assert torch._C._is_cow_tensor(clone) and clone.add(1).tolist() == [1, 2, 3, 4, 5]
+        clone.add_(1)
+        assert not torch._C._is_cow_tensor(clone)
+        assert original.tolist() == [0, 1, 2, 3, 4] and clone.tolist() == [1, 2, 3, 4, 5]
+        """,
+        kernels=kernels,
+    )

@@ -4,6 +4,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/COW.h>
 
 #include <utility>
 
@@ -40,6 +41,13 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
         /*resizable=*/true);
   }
   return with_storage(tensor, alias, c10::DispatchKey::CPU);
+}
+
+void own_bytes(const at::Tensor& tensor) {
+  if (tensor.is_cuda() && tensor.has_storage() &&
+      c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr())) {
+    tensor.storage().mutable_data();
+  }
 }
 
 bool was_resized(const at::Tensor& tensor, const at::Tensor& alias) {

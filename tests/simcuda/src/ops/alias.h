@@ -25,6 +25,10 @@ class Aliases {
 at::Tensor with_storage(const at::Tensor& tensor, c10::Storage storage,
                         c10::DispatchKey backend);
 
+// Gives a CUDA tensor's storage bytes of its own if it shares them with a lazy
+// clone, as a kernel does that takes an address to write to.
+void own_bytes(const at::Tensor& tensor);
+
 // True when an operator has given `alias` other sizes or other memory.
 bool was_resized(const at::Tensor& tensor, const at::Tensor& alias);
 

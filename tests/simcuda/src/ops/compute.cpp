@@ -4,6 +4,7 @@
 #include <ATen/ops/clone.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "outputs.h"
 #include "random.h"
 #include "values.h"
 
@@ -47,6 +48,11 @@ Computation::Computation(const c10::OperatorHandle& op,
     : op_(op) {
   BelowEverything guard;
   const bool random = is_random(op.schema());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (is_written(op.schema().arguments()[i])) {
+      for_each_tensor(arguments[i], own_bytes);
+    }
+  }
   std::optional<at::Generator> given;
   for (const c10::IValue& argument : arguments) {
     if (argument.isDevice() && argument.toDevice().is_cuda()) {
