@@ -1,4 +1,4 @@
-"""Where the headers are that C++ of the tests is compiled against.
+"""Compiling C++ of the tests against PyTorch's headers.
 
 Stock headers are found in the folder that LMS_STOCK_INCLUDE names: torch/include of the official
 wheel. In an environment whose engine was put beside stock headers (development), LMS_INCLUDE names
@@ -8,6 +8,7 @@ folders, separated by colons, that come before them.
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,15 @@ def of_the_official_wheel() -> list[Path]:
     return [Path(stock), cuda_root() / "include"]
 
 
-def linked() -> list[str]:
-    """Linker options for the libraries that such code needs."""
+def compile_extension(source: Path, library: Path, includes: list[Path], *options: str) -> None:
+    """Compiles a source into a library that `torch.ops.load_library` loads."""
+    common = ["-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra"]
+    folders = [f"-isystem{path}" for path in includes]
+    command = ["g++", *common, *options, *folders, str(source), "-o", str(library), *_linked()]
+    subprocess.run(command, check=True)
+
+
+def _linked() -> list[str]:
     cuda = cuda_root() / "lib"
     runtime = next(cuda.glob("libcudart.so.*")).name
     libraries = [f"-l{name}" for name in ("c10", "c10_cuda", "torch_cpu", "torch_cuda")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import checked
@@ -21,13 +20,8 @@ def test_extension(
     stock = built_against == "stock"
     includes = headers.of_the_official_wheel() if stock else headers.of_this_wheel()
     library = tmp_path / "addresses.so"
-    options = ["-std=c++17", level, "-shared", "-fPIC", "-Wall", "-Wextra"]
-    subprocess.run(
-        [
-            "g++", *options, f"-DLIBRARY=addresses_{built_against}",
-            *[f"-isystem{path}" for path in includes], SOURCE, "-o", library, *headers.linked(),
-        ],
-        check=True,
-    )  # fmt: skip
+    headers.compile_extension(
+        SOURCE, library, includes, level, f"-DLIBRARY=addresses_{built_against}"
+    )
     results = checked.run(device, "extension", built_against, library, capacity="256M")
     checked.expect_passed(results, subtests)

@@ -46,15 +46,20 @@ class Programs:
         limit = int(runs["off"].memory["peak_allocated"] / ratio) // PAGE * PAGE
         for mode in ("fits", "small", "chaos"):
             runs[mode] = self.run(program, mode, limit, run)
-        expected = runs["off"].result
-        differences = {mode: differing(expected, found.result) for mode, found in runs.items()}
-        assert differences == {mode: [] for mode in runs}
-        fits, small = runs["fits"].memory, runs["small"].memory
-        assert (fits["paged_in"], fits["paged_out"]) == (0, 0)
-        assert small["peak_reserved"] <= limit
-        assert small["paged_in"] > 0
-        assert runs["chaos"].memory["paged_in"] > 0
+        check_runs(runs, limit)
         return runs
+
+
+def check_runs(runs: dict[str, Measured], limit: int) -> None:
+    """Asserts what `Programs.compare` says of the runs of one program, by mode."""
+    expected = runs["off"].result
+    differences = {mode: differing(expected, found.result) for mode, found in runs.items()}
+    assert differences == {mode: [] for mode in runs}
+    fits, small = runs["fits"].memory, runs["small"].memory
+    assert (fits["paged_in"], fits["paged_out"]) == (0, 0)
+    assert small["peak_reserved"] <= limit
+    assert small["paged_in"] > 0
+    assert runs["chaos"].memory["paged_in"] > 0
 
 
 def differing(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:

@@ -116,6 +116,20 @@ def check_set() -> None:
     assert_same(torch.tensor([], device="cuda").set_(source.untyped_storage()), numbers(6) + 1)
 
 
+def check_lazy_clone() -> None:
+    host = numbers(1000)
+    for tensor in (paged_out(host), host.cuda()):
+        clone = torch._lazy_clone(tensor)
+        torch.cuda.reclaim_inactive()
+        assert_same(clone, host)
+        clone.add_(1)
+        assert_same(tensor, host)
+        tensor.mul_(2)
+        page_out(tensor, clone)  # each has bytes of its own now
+        assert_same(clone, host + 1)
+        assert_same(tensor, host * 2)
+
+
 def check_data_assignment() -> None:
     tensor, other = paged_out(numbers(6)), paged_out(-numbers(4))
     page_out(tensor, other)

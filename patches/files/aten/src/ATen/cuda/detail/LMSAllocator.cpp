@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 
+#include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -313,6 +314,7 @@ void Allocator::resetPeakStats(c10::DeviceIndex index) {
 }
 
 void Allocator::emptyCache(MempoolId_t pool) {
+  release_completed_collectives();
   for (Device* device : Device::all()) {
     device->settle();
   }

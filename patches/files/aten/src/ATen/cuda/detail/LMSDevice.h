@@ -74,6 +74,10 @@ class Device {
   Pins enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
   // Gives the pins back.
   void leave(const Pins& pins) noexcept;
+  // The same in two steps, for pins that outlive the operator: the thread that
+  // took them lets go of them, and later any thread gives them back.
+  void disown(const Pins& pins) const;
+  void leave_disowned(const Pins& pins) noexcept;
   // The operator of that name is launched: gives its pins back, starts to
   // manage its results, which work on `stream` has written, and does what the
   // policy wants done next. `span`: of the operator if it is being recorded.

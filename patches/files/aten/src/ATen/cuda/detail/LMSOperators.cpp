@@ -1,10 +1,10 @@
 #include <ATen/cuda/detail/LMSOperators.h>
 
 #include <ATen/core/dispatch/OperatorEntry.h>
-#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <atomic>
@@ -64,101 +64,7 @@ class Unpinned {
   bool is_counted_ = false;
 };
 
-// --- which storages an operator touches ---
-
-struct Touched {
-  c10::DeviceIndex device;
-  Access access;
-};
-using TouchedList = c10::SmallVector<Touched, 8>;
-
-void gather(const c10::Storage& storage, bool writes, TouchedList& out) {
-  if (storage && storage.device_type() == c10::DeviceType::CUDA) {
-    out.push_back(
-        {storage.device().index(), {storage.unsafeGetStorageImpl(), writes}});
-  }
-}
-
-void gather(const at::Tensor& tensor, bool writes, TouchedList& out) {
-  if (tensor.defined() && tensor.is_cuda() && tensor.has_storage()) {
-    gather(tensor.unsafeGetTensorImpl()->unsafe_storage(), writes, out);
-  }
-}
-
-void gather(const IValue& value, bool writes, TouchedList& out) {
-  if (value.isTensor()) {
-    gather(value.toTensor(), writes, out);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) {
-      if (!element.isTensor() && !element.isNone()) {
-        break; // a list of something else
-      }
-      gather(element, writes, out);
-    }
-  } else if (value.isStorage()) {
-    gather(value.toStorage(), writes, out);
-  }
-}
-
-// What the schema says about writes can be relied on for PyTorch's own
-// operators, but for a few older ones that update an argument silently.
-bool declares_writes(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  const auto is_from = [&](const char* space) {
-    return name.rfind(space, 0) == 0;
-  };
-  if (!is_from("aten::") && !is_from("prims::")) {
-    return false;
-  }
-  for (const char* silent :
-       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
-    if (name.find(silent) != std::string::npos) {
-      return false;
-    }
-  }
-  return true;
-}
-
-TouchedList touched_by_arguments(
-    const c10::FunctionSchema& schema,
-    c10::ArrayRef<IValue> values) {
-  TouchedList touched;
-  const bool declared = declares_writes(schema);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto* alias = schema.arguments()[i].alias_info();
-    gather(values[i], !declared || (alias && alias->isWrite()), touched);
-  }
-  return touched;
-}
-
-TouchedList touched_by_results(c10::ArrayRef<IValue> values) {
-  TouchedList touched;
-  for (const IValue& value : values) {
-    gather(value, /*writes=*/true, touched);
-  }
-  return touched;
-}
-
-// Takes the storages of one device out of the list.
-Accesses take_device(TouchedList& touched, c10::DeviceIndex device) {
-  Accesses taken;
-  TouchedList rest;
-  for (const Touched& entry : touched) {
-    if (entry.device == device) {
-      taken.push_back(entry.access);
-    } else {
-      rest.push_back(entry);
-    }
-  }
-  touched = std::move(rest);
-  return taken;
-}
-
 // --- pinning around one operator ---
-
-cudaStream_t current_stream(c10::DeviceIndex device) {
-  return c10::cuda::getCurrentCUDAStream(device).stream();
-}
 
 class OperatorScope {
  public:
@@ -166,31 +72,22 @@ class OperatorScope {
       const c10::FunctionSchema& schema,
       c10::DispatchKeySet keys,
       c10::ArrayRef<IValue> arguments)
-      : name_(std::hash<c10::OperatorName>()(schema.operator_name())) {
-    TouchedList touched = touched_by_arguments(schema, arguments);
+      : name_(std::hash<c10::OperatorName>()(schema.operator_name())),
+        pinned_(pin_arguments(schema, arguments, !is_adoption_paused())) {
     try {
-      while (!touched.empty()) {
-        const auto index = touched.front().device;
-        Device& device = Device::get(index);
-        pinned_.push_back({&device, {}});
-        pinned_.back().second = device.enter(
-            take_device(touched, index),
-            current_stream(index),
-            /*adopt=*/adoption_pauses == 0);
-      }
-      if (C10_UNLIKELY(Trace::get() != nullptr) && adoption_pauses == 0 &&
+      if (C10_UNLIKELY(Trace::get() != nullptr) && !is_adoption_paused() &&
           keys.has_backend(c10::BackendComponent::CUDABit)) {
         span_ = Trace::begin(schema.operator_name());
       }
     } catch (...) {
-      leave();
+      unpin(pinned_);
       throw;
     }
   }
   OperatorScope(const OperatorScope&) = delete;
   OperatorScope& operator=(const OperatorScope&) = delete;
   ~OperatorScope() {
-    leave();
+    unpin(pinned_);
   }
 
   void adopt(c10::ArrayRef<IValue> results) {
@@ -225,16 +122,9 @@ class OperatorScope {
   }
 
  private:
-  void leave() {
-    for (auto& [device, pins] : pinned_) {
-      device->leave(pins);
-    }
-    pinned_.clear();
-  }
-
   const uint64_t name_;
+  PinsByDevice pinned_;
   Trace::Span span_;
-  c10::SmallVector<std::pair<Device*, Pins>, 1> pinned_;
 };
 
 // --- registration ---
@@ -262,6 +152,28 @@ void list_operator_kernel(
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
   run_list_operator(op, keys, stack);
+}
+
+void collective_kernel(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  run_collective(op, keys, stack);
+}
+
+// A lazy clone shares the bytes of its original until one of them is written.
+// That takes a DataPtr of another kind on both, which is not adopted.
+void lazy_clone_kernel(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  for (const auto& [device, access] : touched_by_arguments(
+           schema, torch::jit::last(*stack, schema.arguments().size()))) {
+    Device::get(device).release(access.storage);
+  }
+  const AdoptionPause shared;
+  run_operator(op, keys, stack);
 }
 
 // Operators that touch no bytes: views, which make a tensor on the same
@@ -323,6 +235,12 @@ class Interception {
     if (touches_no_bytes(schema)) {
       return c10::KernelFunction::makeFallthrough();
     }
+    if (schema.name() == "aten::_lazy_clone") {
+      return c10::KernelFunction::makeFromBoxedFunction<&lazy_clone_kernel>();
+    }
+    if (is_collective(schema)) {
+      return c10::KernelFunction::makeFromBoxedFunction<&collective_kernel>();
+    }
     return is_list_operator(schema)
         ? c10::KernelFunction::makeFromBoxedFunction<&list_operator_kernel>()
         : c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>();
@@ -369,6 +287,7 @@ void run_operator(
   if (C10_UNLIKELY(has_new_operators.load(std::memory_order_relaxed))) {
     intercept_operators();
   }
+  look_after_collectives();
   const auto& schema = op.schema();
   OperatorScope scope(
       schema, below, torch::jit::last(*stack, schema.arguments().size()));
@@ -376,7 +295,7 @@ void run_operator(
     AdoptionPause inside;
     op.redispatchBoxed(below, stack);
   }
-  if (adoption_pauses == 0) {
+  if (!is_adoption_paused()) {
     scope.adopt(torch::jit::last(*stack, schema.returns().size()));
   }
 }
@@ -387,6 +306,10 @@ void pause_adoption() {
 
 void resume_adoption() {
   --adoption_pauses;
+}
+
+bool is_adoption_paused() {
+  return adoption_pauses > 0;
 }
 
 AdoptionPause::AdoptionPause() {

@@ -59,5 +59,6 @@ class AdoptionPause {
 };
 void pause_adoption(); // unscoped, for Python's context manager
 void resume_adoption();
+bool is_adoption_paused();
 
 } // namespace at::cuda::lms

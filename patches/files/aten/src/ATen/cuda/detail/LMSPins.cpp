@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSBackward.h>
+#include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -110,6 +111,15 @@ void Device::leave(const Pins& pins) noexcept {
   Freed freed(*this);
   Lock lock(*this);
   give_back(pins, freed);
+}
+
+void Device::disown(const Pins& pins) const {
+  pins_of_this_thread(index_) -= static_cast<int64_t>(pins.size());
+}
+
+void Device::leave_disowned(const Pins& pins) noexcept {
+  pins_of_this_thread(index_) += static_cast<int64_t>(pins.size());
+  leave(pins);
 }
 
 void Device::leave(
@@ -226,25 +236,32 @@ bool Device::others_hold_pins() {
 
 bool Device::wait_for_others(uint64_t seen) {
   ++waiters_;
-  bool changed = false;
+  const int64_t own = pins_of_this_thread(index_);
   {
     Lock lock(*this);
-    const int64_t own = pins_of_this_thread(index_);
     waiting_pins_ += own;
     changed_.notify_all(); // the others may wait for this thread's pins
-    // The host waits because the memory it needs is in use by operators that
-    // other threads are launching right now. It looks every so often, since a
-    // change may be announced without the mutex. With no pins of its own it
-    // waits for threads that wait too: the first of them to give up moves on.
-    const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
-    auto is_hopeful = [&] {
-      const int64_t hopeless = own == 0 ? 0 : waiting_pins_;
-      return letting_go_.load() > 0 || operator_pins_ > hopeless;
-    };
-    while (!(changed = generation() != seen) && is_hopeful() &&
-           std::chrono::steady_clock::now() < give_up) {
+  }
+  // The host waits because the memory it needs is in use by operators that
+  // other threads are launching right now, or by collectives under way. It
+  // looks every so often, since a change may be announced without the mutex.
+  // With no pins of its own it waits for threads that wait too: the first of
+  // them to give up moves on.
+  const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
+  bool changed = false;
+  bool is_hopeful = true;
+  while (!changed && is_hopeful && std::chrono::steady_clock::now() < give_up) {
+    release_completed_collectives();
+    Lock lock(*this);
+    changed = generation() != seen;
+    const int64_t hopeless = own == 0 ? 0 : waiting_pins_;
+    is_hopeful = letting_go_.load() > 0 || operator_pins_ > hopeless;
+    if (!changed && is_hopeful) {
       lock.wait_for(changed_, std::chrono::milliseconds{1});
     }
+  }
+  {
+    Lock lock(*this);
     waiting_pins_ -= own;
   }
   --waiters_;

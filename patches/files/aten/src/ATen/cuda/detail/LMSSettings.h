@@ -56,6 +56,17 @@ class Settings {
     profiled_.store(profiled);
   }
 
+  // torch.distributed is in use: one way. DistributedDataParallel asks whether
+  // gradients and its buckets are on the same storage, which is const access
+  // outside any operator.
+  bool distributed() const {
+    return distributed_.load(std::memory_order_relaxed);
+  }
+  // True the first time.
+  bool set_distributed() {
+    return !distributed_.exchange(true);
+  }
+
   // Bytes; smaller storages are not managed.
   size_t min_bytes() const {
     return min_bytes_.load(std::memory_order_relaxed);
@@ -87,6 +98,7 @@ class Settings {
   std::atomic<bool> chaos_{false};
   std::atomic<bool> original_{false};
   std::atomic<bool> profiled_{false};
+  std::atomic<bool> distributed_{false};
   std::atomic<bool> forked_{false};
   std::atomic<size_t> min_bytes_{1};
   std::atomic<size_t> default_limit_{0};

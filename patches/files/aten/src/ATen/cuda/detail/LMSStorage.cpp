@@ -99,7 +99,9 @@ void ManagedStorage::hide_address() {
 }
 
 void ManagedStorage::check_access() {
-  const bool reads = !may_cross && !Settings::get().profiled();
+  const auto& settings = Settings::get();
+  const bool reads =
+      !may_cross && !settings.profiled() && !settings.distributed();
   impl()->lms_check_access(/*immutable=*/reads, /*mutable_=*/true);
 }
 

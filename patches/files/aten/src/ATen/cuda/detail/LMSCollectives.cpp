@@ -1,0 +1,203 @@
+#include <ATen/cuda/detail/LMSCollectives.h>
+
+#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSOperators.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSTouched.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace at::cuda::lms {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// The classes are private to their files.
+bool is_made_by(const c10d::Work& work, const char* class_name) {
+  return std::strstr(typeid(work).name(), class_name) != nullptr;
+}
+
+// Done by whoever waits for it, with operators like others, on copies of the
+// arguments: Gloo's reduce_scatter. It never says that it has completed.
+bool is_lazy(const c10d::Work& work) {
+  return is_made_by(work, "LambdaWork");
+}
+
+// A collective's pins, which belong to no thread, until it is destroyed.
+class Collective {
+ public:
+  explicit Collective(PinsByDevice pinned) : pinned_(std::move(pinned)) {
+    for (const auto& [device, pins] : pinned_) {
+      device->disown(pins);
+    }
+  }
+  Collective(Collective&& other) noexcept
+      : work_(std::move(other.work_)),
+        pinned_(std::exchange(other.pinned_, {})) {}
+  Collective& operator=(Collective&& other) noexcept {
+    std::swap(work_, other.work_);
+    std::swap(pinned_, other.pinned_);
+    return *this;
+  }
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+  ~Collective() {
+    for (const auto& [device, pins] : pinned_) {
+      device->leave_disowned(pins);
+    }
+  }
+
+  void set_work(WorkPtr work) {
+    work_ = std::move(work);
+    if (is_nccl() && has_completed()) {
+      for (const auto& [device, pins] : pinned_) {
+        for (const Pin& pin : pins) {
+          device->hold(pin.record);
+        }
+      }
+    }
+  }
+
+  bool has_completed() const {
+    return work_->isCompleted();
+  }
+
+  void wait_for_device() const {
+    if (is_nccl()) {
+      return;
+    }
+    for (const auto& [device, pins] : pinned_) {
+      c10::cuda::CUDAGuard guard(device->index());
+      // The host waits because copies that the collective has queued, on
+      // streams that nobody knows, may still be under way.
+      C10_CUDA_CHECK(cudaDeviceSynchronize());
+    }
+  }
+
+ private:
+  bool is_nccl() const {
+    return is_made_by(*work_, "ProcessGroupNCCL");
+  }
+
+  WorkPtr work_;
+  PinsByDevice pinned_;
+};
+
+// Those under way. The mutex is held for moves only: a Work may be a Python
+// object, and to ask it or let it go may take the GIL.
+std::mutex mutex;
+std::vector<Collective>& under_way() {
+  static auto* collectives = new std::vector<Collective>(); // outlives devices
+  return *collectives;
+}
+std::atomic<size_t> count{0};
+
+void add(Collective collective) {
+  std::lock_guard<std::mutex> lock(mutex);
+  under_way().push_back(std::move(collective));
+  ++count;
+}
+
+std::vector<Collective> take_all() {
+  std::lock_guard<std::mutex> lock(mutex);
+  count = 0;
+  return std::exchange(under_way(), {});
+}
+
+// The Work among an operator's results; null if it has none.
+WorkPtr find_work(c10::ArrayRef<c10::IValue> results) {
+  for (const c10::IValue& result : results) {
+    if (result.isCustomClass()) {
+      return result.toCustomClass<c10d::Work>();
+    }
+  }
+  return {};
+}
+
+bool is_functional(const c10::FunctionSchema& schema) {
+  return schema.name().rfind("_c10d_functional::", 0) == 0;
+}
+
+} // namespace
+
+bool is_collective(const c10::FunctionSchema& schema) {
+  return schema.name().rfind("c10d::", 0) == 0 ||
+      (is_functional(schema) &&
+       schema.name() != "_c10d_functional::wait_tensor");
+}
+
+void run_collective(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  if (!Settings::get().active()) {
+    run_operator(op, keys, stack);
+    return;
+  }
+  if (C10_UNLIKELY(Settings::get().set_distributed())) {
+    for (Device* device : Device::all()) {
+      device->check_access_again();
+    }
+  }
+  release_completed_collectives();
+  const auto& schema = op.schema();
+  auto pinned = pin_arguments(
+      schema,
+      torch::jit::last(*stack, schema.arguments().size()),
+      /*adopt=*/!is_adoption_paused());
+  if (is_functional(schema)) {
+    const auto at_end = c10::make_scope_exit([&] { unpin(pinned); });
+    const AdoptionPause unwritten;
+    run_operator(op, keys, stack);
+    return;
+  }
+  if (pinned.empty()) { // it works on the CPU
+    run_operator(op, keys, stack);
+    return;
+  }
+  Collective collective(std::move(pinned));
+  run_operator(op, keys, stack);
+  auto work = find_work(torch::jit::last(*stack, schema.returns().size()));
+  if (work && !is_lazy(*work)) {
+    collective.set_work(std::move(work));
+    add(std::move(collective));
+  }
+}
+
+void release_completed_collectives() noexcept {
+  if (count.load(std::memory_order_relaxed) == 0 || is_capturing()) {
+    return; // nothing may be waited for in a capture
+  }
+  for (Collective& collective : take_all()) {
+    try {
+      if (collective.has_completed()) {
+        collective.wait_for_device();
+      } else {
+        add(std::move(collective));
+      }
+    } catch (const std::exception& error) {
+      // The device has failed: what comes next on it fails too, and says so.
+      TORCH_WARN_ONCE("LMS lost sight of a collective: ", error.what());
+    }
+  }
+}
+
+void look_after_collectives() noexcept {
+  constexpr uint32_t kEvery = 16; // operators: to ask takes microseconds
+  static thread_local uint32_t operators = 0;
+  if (C10_UNLIKELY(count.load(std::memory_order_relaxed) > 0) &&
+      ++operators % kEvery == 0) {
+    release_completed_collectives();
+  }
+}
+
+} // namespace at::cuda::lms

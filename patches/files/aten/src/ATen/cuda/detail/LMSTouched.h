@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/cuda/detail/LMSDevice.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <utility>
+
+namespace at::cuda::lms {
+
+// A storage that an operator touches, and where it is.
+struct Touched {
+  c10::DeviceIndex device;
+  Access access;
+};
+using TouchedList = c10::SmallVector<Touched, 8>;
+
+TouchedList touched_by_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments);
+TouchedList touched_by_results(c10::ArrayRef<c10::IValue> results);
+
+// Takes the storages of one device out of the list.
+Accesses take_device(TouchedList& touched, c10::DeviceIndex device);
+
+inline cudaStream_t current_stream(c10::DeviceIndex device) {
+  return c10::cuda::getCurrentCUDAStream(device).stream();
+}
+
+// Pins of one operator, by device.
+using PinsByDevice = c10::SmallVector<std::pair<Device*, Pins>, 1>;
+
+// Pins the storages of an operator's arguments for the current streams, see
+// Device::enter. If it throws no pin is left behind.
+PinsByDevice pin_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments,
+    bool adopt);
+void unpin(const PinsByDevice& pinned) noexcept;
+
+} // namespace at::cuda::lms

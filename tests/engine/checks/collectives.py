@@ -1,0 +1,94 @@
+"""Tensors that a backend of torch.distributed copies out of LMS's sight.
+
+Usage: collectives.py LIBRARY [CHECK...]
+"""
+
+import sys
+
+import torch
+from harness import assert_same, is_held, lms, main, numbers
+
+torch.ops.load_library(sys.argv.pop(1))
+BACKEND = torch.ops.backend
+COUNT = 100_000  # elements
+
+
+def pinned() -> int:
+    """Bytes of storages that are pinned when what has completed is released."""
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_stats()["pinned_bytes.all.current"]
+
+
+def work_beside_it() -> None:
+    """Under chaos each operator pages out whatever is not pinned; some look for completed work."""
+    for _ in range(20):
+        torch.ones(COUNT, device="cuda").add_(1)
+
+
+def check_pinned_until_an_event_says_so() -> None:
+    host = numbers(COUNT)
+    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "event")
+    work_beside_it()
+    assert lms.is_resident(source) and lms.is_resident(target)
+    BACKEND.wait()
+    assert_same(target, host)  # waits for the device
+    assert pinned() == 0
+    torch.cuda.reclaim_inactive()
+    assert not lms.is_resident(source) and not lms.is_resident(target)
+    assert_same(target, host)
+
+
+def check_copies_that_are_only_queued_are_waited_for() -> None:
+    host = numbers(COUNT)
+    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "queued")
+    assert pinned() == 0
+    work_beside_it()
+    BACKEND.wait()
+    assert_same(target, host)
+
+
+def check_held_in_a_group() -> None:
+    """Nothing is launched before the group ends, though its Works have completed."""
+    host = numbers(COUNT)
+    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "group")
+    work_beside_it()
+    BACKEND.end_group()
+    work_beside_it()
+    BACKEND.wait()
+    assert_same(target, host)
+    assert is_held(source) and is_held(target)
+    del source, target
+    assert pinned() == 0
+
+
+def check_a_storage_that_dies_meanwhile() -> None:
+    before = torch.cuda.memory_allocated()
+    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "event")
+    del source, target
+    torch.cuda.synchronize()
+    assert pinned() == 0
+    assert torch.cuda.memory_allocated() == before
+
+
+def check_memory_that_it_gives_back() -> None:
+    """A request waits for a collective whose storages it needs the memory of."""
+    mib = 1 << 20
+    torch.cuda.set_limit_lms(64 * mib)
+    sources = [torch.full((3 * mib,), float(i), device="cuda") for i in range(2)]
+    target = torch.zeros(3 * mib, device="cuda")
+    BACKEND.gather(target, sources[0], "event")
+    BACKEND.wait()
+    sums = sum(torch.full((3 * mib,), float(i), device="cuda") for i in range(5)) + sources[1]
+    assert_same(sums, torch.full((3 * mib,), 11.0))
+    assert_same(target, torch.zeros(3 * mib))
+    torch.cuda.set_limit_lms(0)
+
+
+if __name__ == "__main__":
+    lms.set_enabled_lms(True)
+    torch.ops.lms.set_chaos(True)
+    main(globals())

@@ -1,0 +1,19 @@
+"""What a backend of torch.distributed may do with tensors after its operator has returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checked
+import headers
+import pytest
+from support.device import Device
+
+SOURCE = Path(__file__).with_name("extensions") / "backend.cpp"
+
+
+def test_backend(device: Device, subtests: pytest.Subtests, tmp_path: Path) -> None:
+    library = tmp_path / "backend.so"
+    headers.compile_extension(SOURCE, library, headers.of_this_wheel(), "-O1")
+    results = checked.run(device, "collectives", library, kernels="async", capacity="256M")
+    checked.expect_passed(results, subtests)
