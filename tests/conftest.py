@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+from support import compatibility
 from support.device import Device, find
 
 # Its assertions say what differs, as those in tests do.
@@ -25,6 +28,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run one in N of PyTorch's own tests (default: 400; 1, which takes hours, is all)",
     )
+    parser.addoption(
+        "--compatibility",
+        type=Path,
+        metavar="FILE",
+        help="write the table of what works, made of how the tests that are run end",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "compatibility(section, title, shown): a line of docs/compatibility.md if the test passes",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    compatibility.record(items)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    path: Path | None = config.getoption("compatibility")
+    if path:
+        reports = [
+            report
+            for kind in ("passed", "skipped", "failed", "error")
+            for report in terminalreporter.stats.get(kind, [])
+        ]
+        device = "simulated device" if config.getoption("device") == "sim" else "GPU"
+        compatibility.write(path, reports, version("torch").partition("+")[0], device)
 
 
 @pytest.fixture(scope="session")

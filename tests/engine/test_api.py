@@ -109,6 +109,7 @@ assert torch.cuda.get_limit_lms() == 64 << 20
     assert done.status == 0, done.stderr
 
 
+@pytest.mark.compatibility("Streams and memory", "`backend:cudaMallocAsync`", "clear error")
 def test_cuda_malloc_async_backend_gets_a_clear_error(device: Device) -> None:
     code = """
 import torch
@@ -126,6 +127,7 @@ torch.ones(3, device="cuda").data_ptr()
     assert state == "False 3.0"
 
 
+@pytest.mark.compatibility("Streams and memory", "Pluggable allocators", "clear error")
 def test_pluggable_allocator_gets_a_clear_error(device: Device) -> None:
     code = """
 import ctypes, torch
@@ -146,6 +148,7 @@ except RuntimeError as error:
     assert "change_current_allocator" in done.stdout
 
 
+@pytest.mark.compatibility("Streams and memory", "`expandable_segments`", "works")
 def test_expandable_segments(device: Device) -> None:
     code = """
 import torch

@@ -12,6 +12,9 @@ from support.device import Device
 SOURCE = Path(__file__).with_name("extensions") / "backend.cpp"
 
 
+@pytest.mark.compatibility(
+    "Several GPUs", "Backends that copy after their operators have returned, as NCCL", "works"
+)
 def test_backend(device: Device, subtests: pytest.Subtests, tmp_path: Path) -> None:
     library = tmp_path / "backend.so"
     headers.compile_extension(SOURCE, library, headers.of_this_wheel(), "-O1")

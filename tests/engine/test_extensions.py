@@ -10,10 +10,26 @@ import pytest
 from support.device import Device
 
 SOURCE = Path(__file__).with_name("extensions") / "addresses.cpp"
+SECTION = "Compilers and custom operators"
+EXTENSION = "C++ extensions that take addresses outside of operators"
+BUILT_AGAINST = [
+    pytest.param(
+        "lms",
+        marks=pytest.mark.compatibility(
+            SECTION, f"{EXTENSION}, with the LMS wheel's headers", "works"
+        ),
+    ),
+    pytest.param(
+        "stock",
+        marks=pytest.mark.compatibility(
+            SECTION, f"{EXTENSION}, with upstream's headers", "clear error; works with a pin"
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize("level", ["-O2", "-O0"])
-@pytest.mark.parametrize("built_against", ["lms", "stock"])
+@pytest.mark.parametrize("built_against", BUILT_AGAINST)
 def test_extension(
     device: Device, subtests: pytest.Subtests, tmp_path: Path, built_against: str, level: str
 ) -> None:

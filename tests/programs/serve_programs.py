@@ -1,8 +1,8 @@
 """Runs programs on request; see tests/engine/test_programs.py.
 
-A request is {"program": "train" or a name of scenarios.SCENARIOS, "run": fields of training.Run for
-"train", "mode": one of modes.MODES, "limit": bytes}. The answer is {"result": the program's, as a
-dictionary, "memory": fields of modes.Memory}.
+A request is {"program": "train", a name of scenarios.SCENARIOS or one that features.find knows,
+"run": fields of training.Run for "train", "mode": one of modes.MODES, "limit": bytes}. The answer
+is {"result": the program's, as a dictionary, "memory": fields of modes.Memory}.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import features
 from modes import measure
 from scenarios import SCENARIOS
 from support.serve import answer
@@ -22,6 +23,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
     def program() -> dict[str, Any]:
         if request["program"] == "train":
             return asdict(train(Run(**request["run"])))
+        if "." in request["program"]:
+            return features.find(request["program"]).run()
         return SCENARIOS[request["program"]]()
 
     measured = measure(program, request["mode"], request.get("limit", 0))
