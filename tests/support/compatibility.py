@@ -15,8 +15,8 @@ import pytest
 NAME = "compatibility"
 HEAD = """# What works
 
-Made by `./scripts/lms test tests/engine -n 2 --compatibility docs/compatibility.md` of how the tests ended:
-PyTorch {release} on the {device}.
+Made by `./scripts/lms test tests/engine -n 2 --compatibility docs/compatibility.md`
+of how the tests ended: PyTorch {release} on the {device}.
 
 "Works" means: the same bits as without LMS when LMS is on, when memory is short, and under chaos,
 which pages out everything after every operator.
