@@ -29,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run one in N of PyTorch's own tests (default: 400; 1, which takes hours, is all)",
     )
     parser.addoption(
+        "--random-seeds",
+        type=int,
+        default=4,
+        metavar="N",
+        help="how many programs made at random are run (default: 4)",
+    )
+    parser.addoption(
         "--compatibility",
         type=Path,
         metavar="FILE",

@@ -106,7 +106,7 @@ def digest(value: Any) -> str:
 def _add(result: Any, value: Any) -> None:
     if isinstance(value, Tensor):
         result.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        plain = value.detach().cpu().contiguous()
+        plain = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         result.update(plain.flatten().view(torch.uint8).numpy())
     elif isinstance(value, dict):
         for name, element in value.items():
