@@ -36,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many programs made at random are run (default: 4)",
     )
     parser.addoption(
+        "--soak-rounds",
+        type=int,
+        default=80,
+        metavar="N",
+        help="rounds of the soak (default: 80, half a minute)",
+    )
+    parser.addoption(
         "--compatibility",
         type=Path,
         metavar="FILE",
