@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compatibility",
         type=Path,
         metavar="FILE",
-        help="write the table of what works, made of how the tests that are run end",
+        help="run the tests that have a line in the table of what works, and write the table",
     )
 
 
@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "compatibility(section, title, shown): a line of docs/compatibility.md if the test passes",
     )
+    if config.getoption("compatibility"):
+        config.option.markexpr = compatibility.NAME
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -124,21 +124,40 @@ def with_packages(base: Environment, packages: list[str]) -> Environment:
     """
     if not packages:
         return base
-    name = hashlib.sha256(json.dumps([str(base.folder), sorted(packages)]).encode()).hexdigest()[
-        :12
-    ]
-    overlay = Environment(paths.home().resolve() / f"with-{name}")
+    overlay = _overlay(base, sorted(packages))
+    constraint = overlay.folder.with_name(f"{overlay.folder.name}.txt")
+    files.write_text(constraint, f"torch=={installed_version(base)}\n")
+    return _fill(overlay, base, [f"--constraint={constraint}", *packages], ", ".join(packages))
+
+
+def with_lock(base: Environment, lock: Path) -> Environment:
+    """An environment that sees everything of `base`, and what a lock lists on top.
+
+    Raises:
+        NetworkError, BrokenEnvironmentError: it cannot be installed.
+    """
+    overlay = _overlay(base, [lock.read_text(encoding="utf-8")])
+    arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", f"--requirement={lock}"]
+    return _fill(overlay, base, arguments, f"what {lock.name} lists")
+
+
+def _overlay(base: Environment, contents: list[str]) -> Environment:
+    text = json.dumps([str(base.folder), contents])
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Environment(paths.home().resolve() / f"with-{name}")
+
+
+def _fill(
+    overlay: Environment, base: Environment, arguments: list[str], contents: str
+) -> Environment:
+    """Install packages into an overlay that is not complete."""
     with files.locked(overlay.folder):
         if not environments.is_complete(overlay.folder):
             environments.create_venv(overlay.folder, with_pip=False)
             link = f"import site; site.addsitedir({str(base.site_packages)!r})\n"
             (overlay.site_packages / "lms-base.pth").write_text(link, encoding="utf-8")
-            torch = installed_version(base)
-            constraint = overlay.folder / "constraints.txt"
-            constraint.write_text(f"torch=={torch}\n", encoding="utf-8")
-            with progress.step(f"installing {', '.join(packages)}"):
-                arguments = [f"--constraint={constraint}", *packages]
-                install(overlay, arguments, f"install {', '.join(packages)}")
+            with progress.step(f"installing {contents}"):
+                install(overlay, arguments, f"install {contents}")
             environments.mark_complete(overlay.folder)
     return overlay
 

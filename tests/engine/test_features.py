@@ -9,6 +9,7 @@ from support.device import Device
 from support.features import Listed, listed
 from support.programs import Programs, programs_on
 
+LIBRARIES = "libraries."  # which test_libraries.py runs
 FEATURES = [
     pytest.param(
         feature,
@@ -16,6 +17,7 @@ FEATURES = [
         marks=pytest.mark.compatibility(feature.section, feature.title, "works"),
     )
     for feature in listed()
+    if not feature.name.startswith(LIBRARIES)
 ]
 
 

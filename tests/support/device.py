@@ -38,6 +38,7 @@ class Device:
 
     kind: str  # "sim" or "cuda"
     build: Path | None  # of the simulation, with kind "sim"
+    python: str = sys.executable
 
     @property
     def simulated(self) -> bool:
@@ -94,7 +95,7 @@ class Device:
             timeout: seconds, None for ever.
             settings: of `environment`.
         """
-        arguments = [sys.executable, *(str(part) for part in command)]
+        arguments = [self.python, *(str(part) for part in command)]
         try:
             done = subprocess.run(
                 arguments,
@@ -119,7 +120,7 @@ class Device:
     @contextlib.contextmanager
     def serve(self, *command: Any, **settings: Any) -> Iterator[Child]:
         """Starts `python COMMAND...`, a program that answers requests until the context closes."""
-        arguments = [sys.executable, *(str(part) for part in command)]
+        arguments = [self.python, *(str(part) for part in command)]
         with Child(arguments, self.environment(**settings), TIMEOUT) as child:
             yield child
 
