@@ -6,7 +6,10 @@ Usage: collectives.py LIBRARY [CHECK...]
 import sys
 
 import torch
+import torch.distributed as dist
 from harness import assert_same, is_held, lms, main, numbers
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 torch.ops.load_library(sys.argv.pop(1))
 BACKEND = torch.ops.backend
@@ -86,6 +89,20 @@ def check_memory_that_it_gives_back() -> None:
     assert_same(sums, torch.full((3 * mib,), 11.0))
     assert_same(target, torch.zeros(3 * mib))
     torch.cuda.set_limit_lms(0)
+
+
+def check_sharded_weights_are_not_held() -> None:
+    """Though fully_shard compares the addresses of its shards."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cuda")
+    model = fully_shard(torch.nn.Linear(300, 300).cuda(), mesh=mesh)
+    for _ in range(2):
+        model(torch.ones(5, 300, device="cuda")).sum().backward()
+    shards = [parameter.to_local() for parameter in model.parameters()]
+    torch.cuda.reclaim_inactive()
+    assert [lms.is_resident(shard) for shard in shards] == [False, False]
+    assert pinned() == 0
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

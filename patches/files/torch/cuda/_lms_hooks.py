@@ -21,6 +21,8 @@ _IDENTITY_CALLERS = {
     ("torch.serialization", None),
     ("torch.nn.modules.rnn", None),
     ("torch._tensor", "__deepcopy__"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_param", None),
+    ("torch.distributed.checkpoint._state_dict_stager", None),
 }
 
 _undo: list[Callable[[], None]] = []
