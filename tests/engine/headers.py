@@ -46,11 +46,12 @@ def compile_extension(source: Path, library: Path, includes: list[Path], *option
     """Compiles a source into a library that `torch.ops.load_library` loads."""
     common = ["-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra"]
     folders = [f"-isystem{path}" for path in includes]
-    command = ["g++", *common, *options, *folders, str(source), "-o", str(library), *_linked()]
+    command = ["g++", *common, *options, *folders, str(source), "-o", str(library), *linked()]
     subprocess.run(command, check=True)
 
 
-def _linked() -> list[str]:
+def linked() -> list[str]:
+    """Linker options for the libraries that such code needs."""
     cuda = cuda_root() / "lib"
     runtime = next(cuda.glob("libcudart.so.*")).name
     libraries = [f"-l{name}" for name in ("c10", "c10_cuda", "torch_cpu", "torch_cuda")]
