@@ -26,10 +26,13 @@ PROJECT = [paths.BUILD / name for name in ("CMakeLists.txt", "portable.cpp", "po
 SHOWN_ERROR_LINES = 40
 
 
-def library(release: Release, series: Series, applied: Applied, official: Wheel) -> Path | None:
+def library(
+    release: Release, series: Series, applied: Applied, official: Wheel, cached: bool = True
+) -> Path | None:
     """The compiled library of a series, from the cache if nothing it depends on changed.
 
-    It is for the machine that the official wheel is for.
+    It is for the machine that the official wheel is for. If not `cached`, CMake's tree is brought
+    up to date in any case, for who wants to look into it.
 
     Returns:
         Its path, or None for a series with nothing to compile.
@@ -59,7 +62,7 @@ def library(release: Release, series: Series, applied: Applied, official: Wheel)
         release.cxx11_abi,
     )
     target = paths.home() / "libraries" / key / LIBRARY
-    if target.exists():
+    if cached and target.exists():
         return target
     tree = _tree(release, headers, compiler.path)
     doing = f"compiling {LIBRARY} for PyTorch {release.version}, {pinned.machine}"

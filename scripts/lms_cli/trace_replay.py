@@ -222,7 +222,7 @@ def program() -> Path:
     version = toolchain.compiler_version(compiler)
     key = hashlib.sha256(repr((parts, version)).encode()).hexdigest()[:16]
     target = folder() / key
-    if not target.exists():
+    if not (target.exists() and tree().exists()):
         with files.locked(tree()), progress.step(f"compiling {PROGRAM}"):
             settings = {"CMAKE_CXX_COMPILER": str(compiler), "LMS_SOURCE_DIR": str(engine)}
             built = compile.run_cmake(SOURCES, tree(), PROGRAM, PROGRAM, settings)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import compile, paths, releases, trace_replay
+from lms_cli import compile, download, paths, releases, series, trace_replay
+from lms_cli.wheelfile import Wheel
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("build", "patches/files", "tests")
@@ -63,11 +64,20 @@ def test_clang_format(linters: Path) -> None:
     check(linters / "clang-format", "--dry-run", "-Werror", *sources)
 
 
+@pytest.fixture(scope="module")
+def tree() -> Path:
+    """Where the library of the default release is compiled, up to date."""
+    release = releases.default(paths.PATCHES)
+    loaded = series.load(release)
+    with Wheel(download.fetch_texts(release.wheel_for(releases.running_python()))) as official:
+        applied = series.apply(loaded, official.text)
+        compile.library(release, loaded, applied, official, cached=False)
+    return compile.official_headers(release).parents[2]
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in ENGINE.glob("*.cpp")))
-def test_clang_tidy(linters: Path, name: str) -> None:
+def test_clang_tidy(linters: Path, tree: Path, name: str) -> None:
     """On the copies that were compiled for the default release, with the same flags."""
-    headers = compile.official_headers(releases.default(paths.PATCHES))
-    tree = headers.parents[2]
     source = tree / "sources" / ENGINE.relative_to(FILES) / name
     assert source.read_text() == (ENGINE / name).read_text(), "built from other sources"
     check(linters / "clang-tidy", "--quiet", "-p", tree / "cmake", source)
