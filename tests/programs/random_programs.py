@@ -1,9 +1,10 @@
 """Programs made at random: tensors, views, writes, streams, threads, gradients, and what is freed.
 
-random_programs.py SEED OPERATORS runs the program of a seed in each of modes.MODES and in the mode
-"storm", where the limit rises and falls, and prints a line of JSON for each: {"mode": ..., "limit":
-bytes, "digests": of all tensors, every CHECK_EVERY steps, "memory": fields of modes.Memory}. What a
-program does depends on the seed only, never on values or addresses.
+random_programs.py SEED STEPS MODE... runs the program of a seed in modes of modes.MODES and in the
+mode "storm", where the limit rises and falls, and prints a line of JSON for each: {"mode": ...,
+"limit": bytes, "digests": of all tensors, every CHECK_EVERY steps, "memory": fields of
+modes.Memory}. The first mode is "off". What a program does depends on the seed only, never on
+values or addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import torch
-from modes import MODES, measure
+from modes import measure
 from torch import Tensor
 from training import digest, make_deterministic
 
@@ -232,9 +233,9 @@ class Storm:
 
 def main() -> None:
     make_deterministic()
-    seed, count = map(int, sys.argv[1:])
+    seed, count = map(int, sys.argv[1:3])
     limit = 0
-    for mode in (*MODES, "storm"):
+    for mode in sys.argv[3:]:
         between = Storm(limit) if mode == "storm" else lambda: None
 
         def run(between: Callable[[], None] = between) -> list[str]:
