@@ -11,6 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,10 +125,13 @@ def with_packages(base: Environment, packages: list[str]) -> Environment:
     """
     if not packages:
         return base
-    overlay = _overlay(base, sorted(packages))
-    constraint = overlay.folder.with_name(f"{overlay.folder.name}.txt")
-    files.write_text(constraint, f"torch=={installed_version(base)}\n")
-    return _fill(overlay, base, [f"--constraint={constraint}", *packages], ", ".join(packages))
+
+    def arguments(overlay: Environment) -> list[str]:
+        constraint = overlay.folder / "constraints.txt"
+        files.write_text(constraint, f"torch=={installed_version(base)}\n")
+        return [f"--constraint={constraint}", *packages]
+
+    return _overlay(base, sorted(packages), arguments, ", ".join(packages))
 
 
 def with_lock(base: Environment, lock: Path) -> Environment:
@@ -136,28 +140,28 @@ def with_lock(base: Environment, lock: Path) -> Environment:
     Raises:
         NetworkError, BrokenEnvironmentError: it cannot be installed.
     """
-    overlay = _overlay(base, [lock.read_text(encoding="utf-8")])
     arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", f"--requirement={lock}"]
-    return _fill(overlay, base, arguments, f"what {lock.name} lists")
+    key = [lock.read_text(encoding="utf-8")]
+    return _overlay(base, key, lambda overlay: arguments, f"what {lock.name} lists")
 
 
-def _overlay(base: Environment, contents: list[str]) -> Environment:
-    text = json.dumps([str(base.folder), contents])
-    name = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return Environment(paths.home().resolve() / f"with-{name}")
-
-
-def _fill(
-    overlay: Environment, base: Environment, arguments: list[str], contents: str
+def _overlay(
+    base: Environment,
+    key: list[str],
+    arguments: Callable[[Environment], list[str]],
+    contents: str,
 ) -> Environment:
-    """Install packages into an overlay that is not complete."""
+    """The overlay of a key; if it is not complete, pip installs into it with the arguments."""
+    text = json.dumps([str(base.folder), key])
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    overlay = Environment(paths.home().resolve() / f"with-{name}")
     with files.locked(overlay.folder):
         if not environments.is_complete(overlay.folder):
             environments.create_venv(overlay.folder, with_pip=False)
             link = f"import site; site.addsitedir({str(base.site_packages)!r})\n"
             (overlay.site_packages / "lms-base.pth").write_text(link, encoding="utf-8")
             with progress.step(f"installing {contents}"):
-                install(overlay, arguments, f"install {contents}")
+                install(overlay, arguments(overlay), f"install {contents}")
             environments.mark_complete(overlay.folder)
     return overlay
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support import features
 from support.device import Device
-from support.features import Listed, listed
 from support.programs import Programs, programs_on
 
-LIBRARIES = "libraries."  # which test_libraries.py runs
-FEATURES = [
-    pytest.param(
-        feature,
-        id=feature.name,
-        marks=pytest.mark.compatibility(feature.section, feature.title, "works"),
-    )
-    for feature in listed()
-    if not feature.name.startswith(LIBRARIES)
-]
+FEATURES = [one for one in features.listed() if not one.needs_libraries]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +19,6 @@ def programs(device: Device) -> Iterator[Programs]:
         yield programs
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_feature(device: Device, programs: Programs, feature: Listed) -> None:
-    if feature.gpu and device.simulated:
-        pytest.skip(f"needs a GPU: {feature.gpu}")
-    programs.compare(feature.name, feature.ratio)
+@pytest.mark.parametrize("feature", features.parameters(FEATURES))
+def test_feature(device: Device, programs: Programs, feature: features.Listed) -> None:
+    features.compare(device, programs, feature)

@@ -10,20 +10,12 @@ from pathlib import Path
 
 import pytest
 from lms_cli import lms_environment, paths, releases
+from support import features
 from support.device import Device
-from support.features import Listed, listed
 from support.programs import Programs, programs_on
 
 LOCK = paths.LOCKS / "libraries.lock"
-FEATURES = [
-    pytest.param(
-        feature,
-        id=feature.name.partition(".")[2],
-        marks=pytest.mark.compatibility(feature.section, feature.title, "works"),
-    )
-    for feature in listed()
-    if feature.name.startswith("libraries.")
-]
+FEATURES = [one for one in features.listed() if one.needs_libraries]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +29,6 @@ def programs(device: Device) -> Iterator[Programs]:
         yield programs
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_library(device: Device, programs: Programs, feature: Listed) -> None:
-    if feature.gpu and device.simulated:
-        pytest.skip(f"needs a GPU: {feature.gpu}")
-    programs.compare(feature.name, feature.ratio)
+@pytest.mark.parametrize("feature", features.parameters(FEATURES))
+def test_library(device: Device, programs: Programs, feature: features.Listed) -> None:
+    features.compare(device, programs, feature)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from modes import MODES, measure
+from modes import MODES, limit_for, measure
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import DeviceMesh
@@ -34,7 +34,6 @@ LAYERS = 8
 BATCH = 128
 STEPS = 3
 LARGE = 1 << 19  # numbers in a tensor
-PAGE = 4096  # bytes; limits are multiples
 TIMEOUT = timedelta(seconds=120)  # a process that waits longer for the other fails
 
 Result = dict[str, Any]
@@ -234,7 +233,7 @@ def main() -> None:
         for mode in MODES:
             measured = measure(scenario, mode, limit)
             if mode == "off":
-                limit = int(measured.memory.peak_allocated / ratio) // PAGE * PAGE
+                limit = limit_for(measured.memory, ratio)
             row = {"rank": dist.get_rank(), "scenario": scenario.__name__, "mode": mode}
             row |= {"result": measured.result, "memory": asdict(measured.memory), "limit": limit}
             sys.stdout.write(json.dumps(row) + "\n")  # at once: the processes share it

@@ -12,6 +12,8 @@ import torch
 
 MODES = ("off", "fits", "small", "chaos")
 
+PAGE = 4096  # bytes; limits are multiples
+
 Result = TypeVar("Result")
 
 
@@ -79,6 +81,11 @@ def lms(mode: str, limit: int = 0) -> Iterator[None]:
             torch.ops.lms.set_chaos(False)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
+
+
+def limit_for(memory: Memory, ratio: float) -> int:
+    """Bytes: a limit that the peak need exceeds so many times."""
+    return int(memory.peak_allocated / ratio) // PAGE * PAGE
 
 
 def release_memory() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import torch
-from modes import measure
+from modes import limit_for, measure
 from torch import Tensor
 from training import digest, make_deterministic
 
@@ -243,8 +243,7 @@ def main() -> None:
 
         measured = measure(run, "small" if mode == "storm" else mode, limit)
         if mode == "off":
-            limit = max(int(measured.memory.peak_allocated / RATIO), SMALLEST_LIMIT)
-            limit = limit // 4096 * 4096
+            limit = max(limit_for(measured.memory, RATIO), SMALLEST_LIMIT)
         row = {"mode": mode, "limit": limit, "digests": measured.result}
         print(json.dumps(row | {"memory": asdict(measured.memory)}), flush=True)
 

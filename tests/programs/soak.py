@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import torch
-from modes import measure
+from modes import limit_for, measure
 from torch import Tensor, nn
 from training import digest, make_deterministic
 
@@ -169,7 +169,7 @@ def main() -> None:
     for mode in ("off", "small"):
         measured = measure(lambda: soak(rounds), mode, limit)
         if mode == "off":
-            limit = int(measured.memory.peak_allocated / RATIO) // 4096 * 4096
+            limit = limit_for(measured.memory, RATIO)
         row = {"mode": mode, "limit": limit, "memory": asdict(measured.memory)}
         print(json.dumps(row | measured.result), flush=True)
 

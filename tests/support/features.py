@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from support.device import PROGRAMS
+import pytest
+
+from support.device import PROGRAMS, Device
+from support.programs import Programs
 
 FOLDER = PROGRAMS / "features"
 
@@ -20,6 +23,11 @@ class Listed:
     ratio: float = 2.0
     gpu: str | None = None
 
+    @property
+    def needs_libraries(self) -> bool:
+        """Whether it imports what scripts/locks/libraries.lock lists."""
+        return self.name.startswith("libraries.")
+
 
 def listed() -> list[Listed]:
     """All, in the order of their files."""
@@ -28,6 +36,25 @@ def listed() -> list[Listed]:
         for path in sorted(FOLDER.glob("*.py"))
         for feature in _of_module(path.stem, ast.parse(path.read_text(encoding="utf-8")))
     ]
+
+
+def parameters(features: list[Listed]) -> list[object]:
+    """For `pytest.mark.parametrize`; each has its line in docs/compatibility.md."""
+    return [
+        pytest.param(
+            feature,
+            id=feature.name,
+            marks=pytest.mark.compatibility(feature.section, feature.title, "works"),
+        )
+        for feature in features
+    ]
+
+
+def compare(device: Device, programs: Programs, feature: Listed) -> None:
+    """Runs a feature in all modes, or skips the test if the device cannot run it."""
+    if feature.gpu and device.simulated:
+        pytest.skip(f"needs a GPU: {feature.gpu}")
+    programs.compare(feature.name, feature.ratio)
 
 
 def _of_module(module: str, tree: ast.Module) -> list[Listed]:

@@ -69,11 +69,15 @@ def train(model: nn.Module, optimizer: Any, batches: list[dict[str, Tensor]]) ->
     return losses
 
 
+def sentences() -> list[dict[str, Tensor]]:
+    """Two batches for a language model, which is to repeat them."""
+    return [{"input_ids": words(seed=i), "labels": words(seed=i)} for i in range(2)]
+
+
 def train_language_model(kind: str) -> Generator[None, None, Result]:
     model = language_model(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batches = [{"input_ids": words(seed=i), "labels": words(seed=i)} for i in range(2)]
-    losses = yield from train(model, optimizer, batches)
+    losses = yield from train(model, optimizer, sentences())
     return {"losses": losses, "weights": model.state_dict()}
 
 
@@ -162,8 +166,7 @@ def lora() -> Generator[None, None, Result]:
     adapters = peft.LoraConfig(r=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
     model = peft.get_peft_model(model, adapters)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    batches = [{"input_ids": words(seed=i), "labels": words(seed=i)} for i in range(2)]
-    losses = yield from train(model, optimizer, batches)
+    losses = yield from train(model, optimizer, sentences())
     return {"losses": losses, "weights": model.merge_and_unload().state_dict()}
 
 
@@ -246,8 +249,7 @@ def lightning_trainer() -> Generator[None, None, Result]:
 def eight_bit_optimizer() -> Generator[None, None, Result]:
     model = language_model("gpt2")
     optimizer = AdamW8bit(model.parameters(), lr=1e-3)
-    batches = [{"input_ids": words(seed=i), "labels": words(seed=i)} for i in range(2)]
-    losses = yield from train(model, optimizer, batches)
+    losses = yield from train(model, optimizer, sentences())
     return {"losses": losses, "weights": model.state_dict()}
 
 
