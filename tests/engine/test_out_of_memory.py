@@ -11,3 +11,16 @@ from support.device import Device
 def test_out_of_memory(device: Device, subtests: pytest.Subtests, kernels: str) -> None:
     results = checked.run(device, "out_of_memory", capacity="256M", devices=2, kernels=kernels)
     checked.expect_passed(results, subtests)
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_storms(device: Device, kernels: str) -> None:
+    """Limits change while threads run out of memory: none waits for ever, nothing is lost."""
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    runs = {
+        mode: device.json(checked.CHECKS / "storms.py", mode, 1000, capacity="64M", kernels=kernels)
+        for mode in ("off", "on")
+    }
+    assert runs["on"]["digests"] == runs["off"]["digests"]
+    assert runs["on"]["refused"] > 0, "memory never ran out: nothing was tested"

@@ -37,6 +37,5 @@ def test_the_same_bits(device: Device, seed: int) -> None:
     compare(device, seed, "fits", "small", "chaos")
 
 
-@pytest.mark.xfail(reason="a known error, see docs/internals.md: one program in four differs")
 def test_the_same_bits_while_the_limit_changes(device: Device, seed: int) -> None:
     compare(device, seed, "storm")

@@ -1,4 +1,4 @@
-"""Gradients that cross streams; see checks/streams.py."""
+"""Gradients that cross streams, and memory that does; see checks/streams.py and lending.py."""
 
 from __future__ import annotations
 
@@ -12,4 +12,10 @@ def test_gradients_cross_streams(device: Device, subtests: pytest.Subtests, lms:
     results = checked.run(
         device, "streams", capacity="256M", kernels="async", env={"PYTORCH_LMS": lms}
     )
+    checked.expect_passed(results, subtests)
+
+
+@pytest.mark.parametrize("schedule", [None, "early"])
+def test_memory_is_lent(device: Device, subtests: pytest.Subtests, schedule: str | None) -> None:
+    results = checked.run(device, "lending", capacity="256M", kernels="async", schedule=schedule)
     checked.expect_passed(results, subtests)

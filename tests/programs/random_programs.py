@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import torch
@@ -39,11 +39,13 @@ class Program:
         self.between = between  # called before each step
         self.tensors: list[Tensor] = []
         self.stream = torch.cuda.Stream()
+        self.forked: list[tuple[torch.cuda.Event, Tensor]] = []  # results not waited for yet
         self.steps: list[tuple[Callable[[], None], int]] = [
             (self.make, 6), (self.unary, 10), (self.binary, 12), (self.write, 12),
             (self.view, 10), (self.copy, 5), (self.join, 4), (self.choose_elements, 5),
             (self.multiply, 4), (self.lists, 3), (self.convert, 4), (self.visit_host, 2),
             (self.replace_data, 2), (self.differentiate, 4), (self.free, 8), (self.alias, 2),
+            (self.fork, 3), (self.merge, 3),
         ]  # fmt: skip
 
     def run(self, count: int) -> Iterator[str]:
@@ -189,6 +191,21 @@ class Program:
         """Two pool entries, one tensor."""
         self.keep(self.any())
 
+    def fork(self) -> None:
+        """Work on the other stream that nobody waits for yet, though its argument dies."""
+        argument = self.any().clone()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            result = self.random.choice(UNARY)(argument)
+        argument.record_stream(self.stream)
+        self.forked.append((self.stream.record_event(), result))
+
+    def merge(self) -> None:
+        if self.forked:
+            event, result = self.forked.pop(0)
+            torch.cuda.current_stream().wait_event(event)
+            self.keep(result)
+
     # --- where steps run ---
 
     def on_another_stream(self) -> None:
@@ -200,18 +217,19 @@ class Program:
         main.wait_stream(self.stream)
 
     def in_threads(self) -> None:
-        """Two programs at once, of which each keeps a few tensors."""
-        parts = [Program(self.random.randrange(1 << 30)) for _ in range(2)]
+        """Two programs at once, one on a stream of its own. Each leaves a few tensors."""
+        parts = [Program(self.random.randrange(1 << 30), self.between) for _ in range(2)]
+        main, own = torch.cuda.current_stream(), torch.cuda.Stream()
+        own.wait_stream(main)
 
-        def work(part: Program) -> None:
-            for _ in range(15):
-                part.step()
+        def work(part: Program, stream: torch.cuda.Stream) -> None:
+            with torch.cuda.stream(stream):
+                for _ in range(15):
+                    part.step()
 
-        threads = [threading.Thread(target=work, args=(part,)) for part in parts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(work, parts, (main, own)))
+        main.wait_stream(own)
         for part in parts:
             self.keep(*part.tensors[:3])
 

@@ -77,6 +77,16 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
         raise AssertionError(f"the data differ:\n{actual}\n{expected}")
 
 
+class Address:
+    """For `torch.as_tensor`: a tensor's numbers at an address. Keeps nothing alive."""
+
+    def __init__(self, like: torch.Tensor, address: int) -> None:
+        kind = {torch.float32: "<f4", torch.int64: "<i8"}[like.dtype]
+        self.__cuda_array_interface__ = {
+            "shape": tuple(like.shape), "typestr": kind, "data": (address, False), "version": 2,
+        }  # fmt: skip
+
+
 def raises(kind: type[BaseException], call: Callable[[], Any], *words: str) -> str:
     """The message of the error that the call must raise; it must contain the words."""
     try:

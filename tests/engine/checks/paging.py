@@ -1,7 +1,9 @@
 """What is copied, and in which order, when storages leave and come back."""
 
+from collections.abc import Callable
+
 import torch
-from harness import assert_same, lms, main, numbers, page_out, paged_out
+from harness import Address, assert_same, lms, main, numbers, page_out, paged_out
 
 COUNT = 1 << 20  # elements of 4 bytes: more than the allocator's small segments take
 
@@ -107,6 +109,49 @@ def check_memory_is_left_before_it_is_used_again() -> None:
         for tensor in fresh:
             assert tensor.eq(turn).all()
         del fresh, tensor
+
+
+def use_memory_that_is_freed(
+    host: torch.Tensor, view: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+) -> None:
+    """While another stream uses it. Upstream, nobody could get it before this thread goes on."""
+    side = torch.cuda.Stream()
+    absent = paged_out(numbers(COUNT) + 1000)
+    torch.cuda.empty_cache()
+    used = host.cuda()  # at the beginning of a segment, which is free but for that
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        result = view(used) * 5
+        del used
+        other = absent * 3  # paged in to where `used` was
+    torch.cuda.current_stream().wait_stream(side)
+    assert_same(result, host * 5)
+    assert_same(other, (numbers(COUNT) + 1000) * 3)
+
+
+def check_memory_is_left_by_all_streams_before_bytes_come() -> None:
+    use_memory_that_is_freed(numbers(COUNT))
+
+
+def check_memory_of_small_storages_is_left_too() -> None:
+    torch.cuda.set_size_lms(4 * COUNT)
+    try:
+        use_memory_that_is_freed(numbers(COUNT - 100))  # not managed for its size
+    finally:
+        torch.cuda.set_size_lms(1)
+
+
+def check_memory_used_by_its_address_is_left_too() -> None:
+    use_memory_that_is_freed(
+        numbers(COUNT), lambda used: torch.as_tensor(Address(used, used.data_ptr()))
+    )
+
+
+def check_pinned_bytes_are_there_on_the_stream_that_pins() -> None:
+    absent = paged_out(numbers(COUNT) + 1000)
+    with torch.cuda.stream(torch.cuda.Stream()), lms.pin(absent):
+        alias = torch.as_tensor(Address(absent, absent.data_ptr()))
+        assert_same(alias * 3, (numbers(COUNT) + 1000) * 3)
 
 
 if __name__ == "__main__":

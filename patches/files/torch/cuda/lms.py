@@ -192,7 +192,8 @@ def set_size_lms(size: int) -> None:
     r"""Set the size in bytes of the smallest storage that LMS manages.
 
     In the original LMS this was a tuning knob; here it seldom needs changing.
-    Storages that are managed already stay so.
+    Storages that are managed already stay so, and one that is used on another
+    stream than that of its allocation is managed whatever its size.
     """
     engine().set_min_bytes(_bytes(size, "size"))
 

@@ -161,22 +161,23 @@ void* Allocator::try_allocate(
   CurrentRequest request(device.index(), wanted.bytes, wanted.stream);
   request.is_for_page = wanted.is_for_page;
   request.may_reclaim = may_reclaim;
-  void* ptr = wanted.allocate();
+  void* ptr = wanted.allocate(wanted.stream);
   device.count(std::max(source, request.source));
   pending = std::move(request.pending);
   return ptr;
 }
 
 // Makes more and more room until the allocation succeeds: first by whole
-// segments, then by everything that can leave.
+// segments, then by everything that can leave, then in other streams' memory.
 void* Allocator::allocate_with_room(
-    const Allocation& wanted,
+    Allocation& wanted,
     Handover::Events& pending) {
   using Scope = Device::Scope;
   constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
   Device& device = wanted.device;
+  wanted.stream = device.lender_for(wanted.bytes, wanted.stream);
   const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
   const Request growth{growth_for(wanted.bytes), stream};
   device.make_gap({round_up(wanted.bytes, kMinBlockSize), stream});
@@ -199,6 +200,11 @@ void* Allocator::allocate_with_room(
       source = retry->second;
       ++retry;
     }
+    if (!reclaimed) {
+      if (void* lent = borrow(wanted, source, pending)) {
+        return lent;
+      }
+    }
     if (!reclaimed && device.wait_for_others(generation)) {
       reclaimed = true;
       retry = kRetries.begin();
@@ -209,6 +215,24 @@ void* Allocator::allocate_with_room(
   }
 }
 
+// See Note [Lending memory to other streams]. Null if none has enough.
+void* Allocator::borrow(
+    Allocation& wanted,
+    AllocSource source,
+    Handover::Events& pending) {
+  const cudaStream_t own = wanted.stream;
+  for (const cudaStream_t lender : wanted.device.other_streams(own)) {
+    wanted.stream = lender;
+    try {
+      return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
+    } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
+      // The next one may have room.
+    }
+  }
+  wanted.stream = own;
+  return nullptr;
+}
+
 // Memory that work on the stream may use.
 void* Allocator::allocate_for_operator(
     size_t bytes,
@@ -216,16 +240,19 @@ void* Allocator::allocate_for_operator(
     const Allocate& allocate,
     const std::function<void(void*)>& free) {
   if (bytes == 0 || !Settings::get().active()) {
-    return allocate();
+    return allocate(stream);
   }
   Device& device = Device::get(c10::cuda::current_device());
+  Allocation wanted{device, bytes, stream, /*is_for_page=*/false, allocate};
   Handover::Events pending;
-  void* ptr = allocate_with_room(
-      {device, bytes, stream, /*is_for_page=*/false, allocate}, pending);
+  void* ptr = allocate_with_room(wanted, pending);
   try {
+    if (wanted.stream != stream) {
+      device.lend(ptr, wanted.stream, stream, pending);
+    }
     device.wait_for_memory(stream, pending);
   } catch (...) {
-    device.return_pending(ptr, std::move(pending));
+    device.return_pending(ptr, pending);
     free(ptr);
     throw;
   }
@@ -239,10 +266,10 @@ c10::DataPtr Allocator::allocate_for_copy(
     bool is_ahead,
     Handover::Events& pending) {
   c10::cuda::CUDAGuard guard(index);
-  const Allocate allocate = [&] {
-    return native_->raw_alloc_with_stream(bytes, stream);
+  const Allocate allocate = [&](cudaStream_t source) {
+    return native_->raw_alloc_with_stream(bytes, source);
   };
-  const Allocation wanted{
+  Allocation wanted{
       Device::get(index), bytes, stream, /*is_for_page=*/true, allocate};
   void* ptr = is_ahead ? try_allocate(
                              wanted,
@@ -254,12 +281,20 @@ c10::DataPtr Allocator::allocate_for_copy(
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
   c10::DataPtr result;
   allocate_for_operator(
       bytes,
-      c10::cuda::getCurrentCUDAStream().stream(),
-      [&]() -> void* {
-        result = native_->allocate(bytes);
+      stream,
+      [&](cudaStream_t source) {
+        if (source == stream) {
+          result = native_->allocate(bytes);
+        } else {
+          void* lent = native_->raw_alloc_with_stream(bytes, source);
+          const c10::Device device(
+              c10::DeviceType::CUDA, c10::cuda::current_device());
+          result = {lent, lent, raw_deleter(), device};
+        }
         return result.get();
       },
       [](void*) {}); // the result does
@@ -267,18 +302,17 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
 }
 
 void* Allocator::raw_alloc(size_t bytes) {
-  return allocate_for_operator(
-      bytes,
-      c10::cuda::getCurrentCUDAStream().stream(),
-      [&] { return native_->raw_alloc(bytes); },
-      [&](void* ptr) { native_->raw_delete(ptr); });
+  return raw_alloc_with_stream(
+      bytes, c10::cuda::getCurrentCUDAStream().stream());
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   return allocate_for_operator(
       bytes,
       stream,
-      [&] { return native_->raw_alloc_with_stream(bytes, stream); },
+      [&](cudaStream_t source) {
+        return native_->raw_alloc_with_stream(bytes, source);
+      },
       [&](void* ptr) { native_->raw_delete(ptr); });
 }
 

@@ -37,8 +37,9 @@ class Allocator final : public AllocatorForwarder {
     return *native_;
   }
 
-  // Device memory from the blocks of the stream, for a copy into it that shall
-  // wait for `pending`. Throws c10::OutOfMemoryError, at once if `is_ahead`.
+  // Device memory from the blocks of the stream, or of another one if they have
+  // no room, for a copy into it that shall wait for `pending`. Throws
+  // c10::OutOfMemoryError, at once if `is_ahead`.
   c10::DataPtr allocate_for_copy(
       c10::DeviceIndex device,
       size_t bytes,
@@ -74,13 +75,14 @@ class Allocator final : public AllocatorForwarder {
  private:
   Allocator();
 
-  using Allocate = std::function<void*()>;
+  // Takes a stream, whose memory it is to be.
+  using Allocate = std::function<void*(cudaStream_t)>;
 
   // What is asked of the native allocator.
   struct Allocation {
     Device& device;
     size_t bytes;
-    cudaStream_t stream;
+    cudaStream_t stream; // in the end, the one whose memory it is
     bool is_for_page; // see CurrentRequest
     const Allocate& allocate;
   };
@@ -90,7 +92,11 @@ class Allocator final : public AllocatorForwarder {
       cudaStream_t stream,
       const Allocate& allocate,
       const std::function<void(void*)>& free);
-  void* allocate_with_room(const Allocation& wanted, Handover::Events& pending);
+  void* allocate_with_room(Allocation& wanted, Handover::Events& pending);
+  void* borrow(
+      Allocation& wanted,
+      AllocSource source,
+      Handover::Events& pending);
   void* try_allocate(
       const Allocation& wanted,
       AllocSource source,

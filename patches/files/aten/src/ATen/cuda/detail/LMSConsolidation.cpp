@@ -18,8 +18,10 @@
 // as one segment. It costs a page-out of the model, once.
 //
 // A part is left for the segments of small storages. A segment belongs to one
-// stream, so programs that allocate on several are left alone, and those with
-// expandable segments, which are one range of addresses already.
+// stream, so programs that have allocated on several are left alone, and those
+// with expandable segments, which are one range of addresses already. A stream
+// that comes later is lent what it needs (Note [Lending memory to other
+// streams]).
 
 namespace at::cuda::lms {
 namespace {
@@ -53,7 +55,8 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
     return std::nullopt;
   }
   is_consolidated_ = true;
-  return reinterpret_cast<cudaStream_t>(*stream);
+  one_stream_ = reinterpret_cast<cudaStream_t>(*stream);
+  return one_stream_;
 }
 
 void Device::take_one_segment(cudaStream_t stream) {

@@ -36,34 +36,16 @@ std::vector<c10::IValue> bytes_of(const ManagedStorage& record) {
   return {static_cast<int64_t>(record.bytes)};
 }
 
-// A copy may be running when a later step fails. The host waits for it, since
-// its source and target are about to be let go.
-void drain(cudaStream_t stream) {
-  if (cudaStreamSynchronize(stream) != cudaSuccess) {
-    (void)cudaGetLastError(); // the first error is the one to report
-  }
-}
-
-// The end of what is queued. It must not fail, since the bytes are overwritten:
-// without an event the host waits for the stream.
-Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) {
-  try {
-    return record_event(device, stream);
-  } catch (const c10::Error&) {
-    drain(stream);
-    return {};
-  }
-}
-
 } // namespace
 
 // What work on the memory outside its home stream is queued so far.
 Handover::Events Device::uses_of(const ManagedStorage* record) {
   Handover::Events events;
-  c10::cuda::CUDAGuard guard(index_);
   for (cudaStream_t user : record->users) {
     if (user != record->home) {
-      events.push_back(record_event(index_, user));
+      if (Event use = event_or_drained(index_, user)) {
+        events.push_back(std::move(use));
+      }
     }
   }
   if (record->arrival && !record->is_used_on(record->home)) {
@@ -104,6 +86,8 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
     }
     return end;
   } catch (...) {
+    // The copy may be running, and its source and target are about to be let
+    // go.
     drain(out_stream_);
     throw;
   }
@@ -140,7 +124,7 @@ Event Device::copy_into(
     times_.add(activity, std::move(begin), end);
     return end;
   } catch (...) {
-    drain(stream);
+    drain(stream); // as above
     throw;
   }
 }

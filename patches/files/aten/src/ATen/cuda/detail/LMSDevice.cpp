@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <array>
@@ -71,7 +72,11 @@ std::vector<Device*> Device::all() {
 
 // The record of the storage, made if it has none and LMS can manage it: its
 // bytes are a whole allocation of the native allocator, outside private pools.
-ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
+// Small ones need none if they are used on their home stream only; what other
+// streams use has to be known, see Note [Handing memory over].
+ManagedStorage* Device::adopt(
+    c10::StorageImpl* storage,
+    std::optional<cudaStream_t> stream) {
   if (ManagedStorage* record = managed(storage)) {
     return record;
   }
@@ -79,8 +84,7 @@ ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
   if (!Settings::get().enabled() || memory.get() == nullptr ||
       memory.get() != memory.get_context() ||
       memory.get_deleter() != Allocator::get().native().raw_deleter() ||
-      storage->lms_access_is_checked() || was_held(storage) ||
-      storage->nbytes() < Settings::get().min_bytes()) {
+      storage->lms_access_is_checked() || was_held(storage)) {
     return nullptr;
   }
   auto [segment, block] =
@@ -88,8 +92,13 @@ ManagedStorage* Device::adopt(c10::StorageImpl* storage) {
   if (!block || block->page || segment->is_private) {
     return nullptr;
   }
-  auto* record = new ManagedStorage(
-      *this, storage, reinterpret_cast<cudaStream_t>(segment->stream));
+  const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+  if (storage->nbytes() < Settings::get().min_bytes() &&
+      stream.value_or(home) == home) {
+    return nullptr;
+  }
+  auto* record = new ManagedStorage(*this, storage, home);
+  take_over_loan(record, memory.get());
   record->id = ++last_id_;
   record->block = block;
   occupy(block, record);
@@ -142,6 +151,7 @@ void Device::hold(ManagedStorage* record) {
   }
   Lock lock(*this);
   drop_host_copy(record); // nobody tells when the bytes are written
+  note_use(record, current_stream(index_)); // most likely what will use them
   if (record->held) { // by another thread meanwhile: its pin is enough
     drop_pin(record, freed);
   }
@@ -193,11 +203,7 @@ void Device::forget(ManagedStorage* record) noexcept {
   if (record->state == ManagedStorage::State::kResident) {
     note_end_of_stay(*record);
     freed.recorded = record->recorded;
-    if (record->arrival && !record->is_used_on(record->home)) {
-      free_after(record->arrival, detach_memory(record), freed);
-    } else {
-      freed.add(detach_memory(record));
-    }
+    free_while_used(record, freed);
     freed.recorded_in = &freed.memory.back();
   }
   const bool is_pinned = record->pins > 0;

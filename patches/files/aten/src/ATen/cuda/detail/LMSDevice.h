@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -119,11 +120,21 @@ class Device {
   void make_gap(const Request& wanted) noexcept;
   // True if no new segment may be taken to serve the request.
   bool must_reclaim(size_t bytes);
+  // See Note [Lending memory to other streams].
+  cudaStream_t lender_for(size_t bytes, cudaStream_t stream);
+  std::vector<cudaStream_t> other_streams(cudaStream_t stream);
+  void lend(
+      const void* memory,
+      cudaStream_t lender,
+      cudaStream_t borrower,
+      Handover::Events& pending);
   // Work on the stream is about to use memory that was allocated.
   void wait_for_memory(cudaStream_t stream, const Handover::Events& pending);
   // Memory that was allocated goes back unused: whoever gets it next has to
   // wait for `pending` in its place.
-  void return_pending(const void* memory, Handover::Events pending) noexcept;
+  void return_pending(
+      const void* memory,
+      const Handover::Events& pending) noexcept;
   // Waits on the host until no copy reads from device memory that LMS gave up,
   // so that the memory can go back to the driver.
   void settle();
@@ -191,7 +202,9 @@ class Device {
       cudaStream_t stream,
       bool may_cross);
   Pins follow_policy();
-  ManagedStorage* adopt(c10::StorageImpl* storage);
+  ManagedStorage* adopt(
+      c10::StorageImpl* storage,
+      std::optional<cudaStream_t> stream = std::nullopt);
   void let_cross(ManagedStorage* storage);
   void add_pin(ManagedStorage* storage);
   void drop_pin(ManagedStorage* storage, Freed& freed) noexcept;
@@ -220,6 +233,10 @@ class Device {
   void occupy(Block* block, Page* page);
   void hand_over(Leaving& leaving, Freed& freed);
   void free_after(Event copied, c10::DataPtr memory, Freed& freed);
+  void free_while_used(ManagedStorage* storage, Freed& freed);
+  void take_over_loan(ManagedStorage* storage, const void* memory);
+  void end_loan(uintptr_t address);
+  void note_home(ManagedStorage* storage, const void* memory);
   bool evict(Page* page, Freed& freed);
   bool is_crowded(const Request& request) const;
   bool may_grow(size_t bytes) const;
@@ -283,6 +300,7 @@ class Device {
   uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
   uintptr_t clearing_hand_ = 0; // see Note [Bounded search]
   Handover handover_;
+  std::map<uintptr_t, cudaStream_t> loans_; // borrowers, by address
   size_t crossing_ = 0; // records that may cross streams
   Layout layout_;
   std::unique_ptr<Policy> policy_;
@@ -295,6 +313,7 @@ class Device {
   bool mirrored_ = false;
   std::atomic<bool> is_short_{false}; // storages had to leave to make room
   bool is_consolidated_ = false; // see Note [One segment]
+  cudaStream_t one_stream_ = nullptr; // to which the segment belongs, if it is
   size_t room_for_small_ = 0; // bytes, if it is
 
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order

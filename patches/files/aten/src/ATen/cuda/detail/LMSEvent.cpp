@@ -71,6 +71,22 @@ Event record_timed_event(c10::DeviceIndex device, cudaStream_t stream) {
   return event;
 }
 
+Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) noexcept {
+  try {
+    c10::cuda::CUDAGuard guard(device);
+    return record_event(device, stream);
+  } catch (const c10::Error&) {
+    drain(stream);
+    return {};
+  }
+}
+
+void drain(cudaStream_t stream) noexcept {
+  if (cudaStreamSynchronize(stream) != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+}
+
 double microseconds_between(const Event& begin, const Event& end) {
   float milliseconds = 0;
   C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));

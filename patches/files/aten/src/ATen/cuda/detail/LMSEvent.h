@@ -25,6 +25,15 @@ Event record_timed_event(c10::DeviceIndex device, cudaStream_t stream);
 // Throws c10::Error when CUDA does.
 double microseconds_between(const Event& begin, const Event& end);
 
+// The same for memory that will be used again after what is queued, which must
+// not fail: if it does, the host waits for the stream, and the result is null.
+// Any device may be current.
+Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) noexcept;
+
+// Waits on the host for what is queued on the stream, since something failed.
+// Errors are ignored: the first one is the one to report.
+void drain(cudaStream_t stream) noexcept;
+
 // Makes later work on the stream wait for the event, without blocking the
 // host. Throws c10::Error when CUDA does.
 void wait_event(cudaStream_t stream, const Event& event);

@@ -9,16 +9,20 @@ namespace at::cuda::lms {
 namespace {
 
 void add(Handover::Events& events, const Event& event) {
-  if (std::find(events.begin(), events.end(), event) == events.end()) {
+  if (event && std::find(events.begin(), events.end(), event) == events.end()) {
     events.push_back(event);
   }
 }
 
 } // namespace
 
-void Handover::put(uintptr_t address, size_t size, Events events) {
-  if (!events.empty()) {
-    ranges_.insert_or_assign(address, Range{size, std::move(events)});
+void Handover::put(uintptr_t address, size_t size, const Events& events) {
+  Events all = take(address, size);
+  for (const Event& event : events) {
+    add(all, event);
+  }
+  if (!all.empty()) {
+    ranges_.emplace(address, Range{size, std::move(all)});
   }
 }
 

@@ -19,17 +19,22 @@ namespace at::cuda::lms {
 // copy wait. What the range's home stream itself has queued needs no event: an
 // allocation is used on that stream, and a page-in waits for it.
 //
+// The same goes for a storage that dies while work on other streams than its
+// home stream uses it. A program orders that work before what it queues on the
+// home stream later, but a page-in may use the memory earlier than that.
+//
 // The allocator may also give the range back to the driver. cudaFree waits for
 // the device; expandable segments are unmapped without that, so for them the
-// home stream waits at once, and nothing is noted.
+// home stream waits for copies at once, and nothing is noted.
 
 // Not thread safe.
 class Handover {
  public:
   using Events = c10::SmallVector<Event, 2>;
 
-  // The range is about to be freed though the events have not happened.
-  void put(uintptr_t address, size_t size, Events events);
+  // The range is about to be freed though the events have not happened. Adds to
+  // what was put there before. Null events are left out.
+  void put(uintptr_t address, size_t size, const Events& events);
   // The range has been allocated: what its owner must wait for. Unique events.
   Events take(uintptr_t address, size_t size);
   Events take_all();

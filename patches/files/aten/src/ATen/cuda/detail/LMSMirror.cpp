@@ -113,6 +113,7 @@ void Device::apply(const TraceEntry& entry) {
       take_over(entry);
       break;
     case TraceEntry::FREE_COMPLETED:
+      end_loan(entry.addr_);
       layout_.remove_block(entry.addr_);
       break;
     case TraceEntry::SEGMENT_ALLOC:

@@ -185,6 +185,7 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     memory = Allocator::get().allocate_for_copy(
         index_, record->bytes, record->home, is_ahead, pending);
     Lock lock(*this);
+    note_home(record, memory.get());
     Handover::Events events = pending;
     // Page-outs end in order, and those of clean pages are page-ins themselves.
     if (record->departs_at > awaited_departure_) {
@@ -213,7 +214,7 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
       drop_host_copy(record);
     }
   } catch (...) {
-    return_pending(memory.get(), std::move(pending));
+    return_pending(memory.get(), pending);
     {
       Lock lock(*this);
       record->state = ManagedStorage::State::kPagedOut;

@@ -62,7 +62,8 @@ Pins Device::try_enter(
       Lock lock(*this);
       for (const auto& [storage, writes] : accesses) {
         disarm_if_stale(storage);
-        ManagedStorage* record = adopt_new ? adopt(storage) : managed(storage);
+        ManagedStorage* record =
+            adopt_new ? adopt(storage, stream) : managed(storage);
         if (!record) {
           continue;
         }
@@ -177,7 +178,7 @@ ManagedStorage* Device::manage(
     bool may_cross) {
   disarm_if_stale(storage);
   const bool is_new = !managed(storage);
-  ManagedStorage* record = adopt(storage);
+  ManagedStorage* record = adopt(storage, stream);
   if (record && record->pins == 0 && record->evictable) {
     note_use(record, stream);
   }

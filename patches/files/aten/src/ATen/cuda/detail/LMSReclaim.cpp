@@ -11,16 +11,24 @@
 // the allocator while copies still read from it.
 
 namespace at::cuda::lms {
+namespace {
+
+Handover::Events not_happened(const Handover::Events& events) {
+  Handover::Events rest;
+  for (const Event& event : events) {
+    if (!has_happened(event)) {
+      rest.push_back(event);
+    }
+  }
+  return rest;
+}
+
+} // namespace
 
 // Gives the memory to the allocator; the entry in leaving_ is void then.
 void Device::hand_over(Leaving& leaving, Freed& freed) {
   const auto address = reinterpret_cast<uintptr_t>(leaving.memory.get());
-  Handover::Events pending;
-  for (const Event& event : leaving.events) {
-    if (!has_happened(event)) {
-      pending.push_back(event);
-    }
-  }
+  const Handover::Events pending = not_happened(leaving.events);
   auto [segment, block] = layout_.find(address);
   if (segment && !pending.empty()) {
     if (segment->is_expandable) {
@@ -30,7 +38,7 @@ void Device::hand_over(Leaving& leaving, Freed& freed) {
         wait_event(home, event);
       }
     } else {
-      handover_.put(address, block->size, std::move(pending));
+      handover_.put(address, block->size, pending);
     }
   }
   occupy(leaving.block, nullptr);
@@ -43,6 +51,20 @@ void Device::free_after(Event copied, c10::DataPtr memory, Freed& freed) {
   leaving.memory = std::move(memory);
   leaving.events.push_back(std::move(copied));
   hand_over(leaving, freed);
+}
+
+// Frees the memory of a storage that dies on the device, see Note [Handing
+// memory over].
+void Device::free_while_used(ManagedStorage* record, Freed& freed) {
+  const auto address = reinterpret_cast<uintptr_t>(record->memory.get());
+  const size_t bytes = record->block ? record->block->size : record->bytes;
+  const Handover::Events uses = uses_of(record);
+  if (record->arrival && !record->is_used_on(record->home)) {
+    free_after(record->arrival, detach_memory(record), freed);
+  } else {
+    freed.add(detach_memory(record));
+  }
+  handover_.put(address, bytes, not_happened(uses));
 }
 
 // Gives up the page's memory, at once. False if its bytes cannot leave.
@@ -151,12 +173,12 @@ bool Device::may_grow(size_t bytes) const {
 
 void Device::return_pending(
     const void* memory,
-    Handover::Events pending) noexcept {
+    const Handover::Events& pending) noexcept {
   if (memory) {
     Lock lock(*this);
     const auto address = reinterpret_cast<uintptr_t>(memory);
     if (const Block* block = layout_.find(address).second) {
-      handover_.put(address, block->size, std::move(pending));
+      handover_.put(address, block->size, pending);
     }
   }
 }

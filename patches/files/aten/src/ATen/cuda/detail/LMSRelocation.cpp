@@ -105,7 +105,7 @@ void Device::move_out_of(const Clearing& clearing, const Pins& moving) {
         move(pin.record, std::move(memory), std::move(pending));
         break;
       }
-      return_pending(memory.get(), std::move(pending));
+      return_pending(memory.get(), pending);
       inside.push_back(std::move(memory));
     }
   }
@@ -133,7 +133,7 @@ void Device::move(
     }
     attach_memory(record, std::move(memory));
   } catch (...) {
-    return_pending(memory.get(), std::move(pending));
+    return_pending(memory.get(), pending);
     throw;
   }
 }
@@ -156,7 +156,7 @@ void Device::settle_in_place(const Pins& moving) noexcept {
         if (record->host) {
           free_host_copy(record);
         }
-        freed.add(detach_memory(record));
+        free_while_used(record, freed);
       } else {
         update_page(record);
         if (record->pins > 1) {

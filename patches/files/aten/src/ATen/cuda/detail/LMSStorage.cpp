@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSTouched.h>
 
 #include <algorithm>
 
@@ -26,7 +27,9 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 void pin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
   record->device.enter(
-      {{record->impl(), /*writes=*/true}}, record->home, /*adopt=*/false);
+      {{record->impl(), /*writes=*/true}},
+      current_stream(record->device.index()),
+      /*adopt=*/false);
 }
 
 void unpin_hook(c10::lms::Context* context) {

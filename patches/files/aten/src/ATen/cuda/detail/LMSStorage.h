@@ -42,9 +42,9 @@ struct ManagedStorage final : c10::lms::Context, Page {
   // in, until they are written or host memory runs short.
   void* host = nullptr;
 
-  // The stream that the memory was allocated on. A page-in allocates there
-  // again, so that freeing it means what it means without LMS.
-  cudaStream_t home; // constant
+  // The stream whose memory it has, or had when it left. A page-in allocates
+  // there again, so that freeing it means what it means without LMS.
+  cudaStream_t home; // changes where memory is lent, see LMSLoans.cpp
   // Streams with work queued on the bytes since they became resident. Each has
   // waited for their arrival.
   c10::SmallVector<cudaStream_t, 2> users;
