@@ -26,6 +26,14 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 
+# Headers of a torch that differ from the official wheel's of the same version, if it has them.
+CHANGED_HEADERS = (
+    "c10/util/LargeModelSupport.h",
+    "c10/core/StorageImpl.h",
+    "ATen/core/LargeModelSupport.h",
+    "ATen/core/TensorBase.h",
+)
+
 # Asked of the target's interpreter; importing torch would take a second and is not needed.
 PROBE = """
 import importlib.util, json, pathlib
@@ -120,7 +128,14 @@ class Compiler:
         version = subprocess.run([self.cxx, "-dumpfullversion"], capture_output=True, check=True)
         digest = hashlib.sha256(version.stdout)
         digest.update(repr((self.cxx, self.flags, self.target.version)).encode())
-        for path in (Path(__file__), *sorted(SOURCES.glob("*.h")), *sorted(folder.glob("*.*"))):
+        changed = (self.target.torch / "include" / name for name in CHANGED_HEADERS)
+        headers = filter(Path.is_file, changed)
+        for path in (
+            Path(__file__),
+            *headers,
+            *sorted(SOURCES.glob("*.h")),
+            *sorted(folder.glob("*.*")),
+        ):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 

@@ -1,7 +1,7 @@
 """A stream that comes when all memory is the default stream's is lent what it needs."""
 
 import torch
-from harness import Address, assert_same, lms, main, numbers
+from harness import Address, assert_same, lms, main, numbers, paged_out
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -11,6 +11,9 @@ SIDE = torch.cuda.Stream()
 
 
 def tensors_in_one_segment() -> list[torch.Tensor]:
+    """More than fit, after which the memory belongs to the default stream."""
+    torch.cuda.reclaim_inactive()
+    torch.cuda.empty_cache()
     tensors = [host.cuda() for host in HOSTS]
     assert large_segments() == [0], "memory was to become one segment of the default stream"
     return tensors
@@ -20,6 +23,32 @@ def large_segments() -> list[int]:
     """The streams that the segments of large storages belong to."""
     snapshot = torch.cuda.memory_snapshot()
     return [segment["stream"] for segment in snapshot if segment["segment_type"] == "large"]
+
+
+def overwrite_what_is_free(blocks: int = 8) -> None:
+    """On the current stream, which then ends before any other."""
+    filled = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(blocks)]
+    torch.cuda.current_stream().synchronize()
+    del filled
+    torch.cuda.synchronize()
+
+
+def check_storages_that_come_back_to_lent_memory() -> None:
+    """The first check, while LMS knows no sequence after which to fetch ahead."""
+    with torch.cuda.stream(SIDE):
+        absent = [paged_out(numbers(COUNT) + 1000 + i) for i in range(2)]
+    tensors = tensors_in_one_segment()
+    freed = tensors[0] * 3
+    torch.cuda.synchronize()
+    result = freed[:1000] * 5
+    del freed
+    with torch.cuda.stream(SIDE):
+        others = [tensor[:1000] * 7 for tensor in absent]
+        del absent
+    overwrite_what_is_free()
+    assert_same(result, HOSTS[0][:1000] * 15)
+    for i, other in enumerate(others):
+        assert_same(other, (numbers(COUNT) + 1000 + i)[:1000] * 7)
 
 
 def check_operators_that_use_the_segment() -> None:
@@ -39,31 +68,37 @@ def check_operators_that_use_the_segment() -> None:
 
 def check_the_owner_waits_for_the_borrower() -> None:
     tensors = tensors_in_one_segment()
+    with torch.cuda.stream(SIDE):
+        lent = tensors[0] * 3
+        torch.cuda.synchronize()
+        result = lent[:1000] * 5
+        del lent
+    overwrite_what_is_free()
+    assert_same(result, HOSTS[0][:1000] * 15)
+
+
+def check_the_borrower_waits_for_the_owner() -> None:
+    tensors = tensors_in_one_segment()
+    freed = tensors[0] * 3
     torch.cuda.synchronize()
-    for _ in range(5):
-        with torch.cuda.stream(SIDE):
-            lent = tensors[0] * 3
-            result = lent[:1000] * 5
-            del lent
-        overwritten = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(4)]
-        SIDE.synchronize()
-        assert_same(result, HOSTS[0][:1000] * 15)
-        del overwritten
+    result = freed[:1000] * 5
+    del freed
+    with torch.cuda.stream(SIDE):
+        overwrite_what_is_free()
+    assert_same(result, HOSTS[0][:1000] * 15)
 
 
 def check_memory_that_is_not_managed() -> None:
     tensors = tensors_in_one_segment()
-    torch.cuda.synchronize()
     with torch.cuda.stream(SIDE):
         address = torch.cuda.caching_allocator_alloc(4 * COUNT, stream=SIDE)
         scratch = torch.as_tensor(Address(tensors[1], address))
         scratch.copy_(tensors[1])
+        torch.cuda.synchronize()
         result = scratch[:1000] * 5
         torch.cuda.caching_allocator_delete(address)
-    overwritten = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(4)]
-    SIDE.synchronize()
+    overwrite_what_is_free()
     assert_same(result, HOSTS[1][:1000] * 5)
-    del overwritten
 
 
 def check_lent_memory_after_lms() -> None:
@@ -77,10 +112,8 @@ def check_lent_memory_after_lms() -> None:
         with torch.cuda.stream(SIDE):
             result = lent[:1000] * 5
             del lent
-        overwritten = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(8)]
-        SIDE.synchronize()
+        overwrite_what_is_free(LIMIT // (4 * COUNT) - 2)  # all of it
         assert_same(result, HOSTS[0][:1000] * 15)
-        del overwritten
     finally:
         lms.set_enabled_lms(True)
 

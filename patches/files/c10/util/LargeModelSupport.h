@@ -25,12 +25,13 @@ namespace c10::lms {
 // Any thread may call the functions. They may block on a host mutex and on
 // device memory, and throw c10::OutOfMemoryError where bytes do not fit.
 struct Context {
-  static constexpr uint64_t kMagic = 0x314d6c5372636554;
+  // Changes when the layout does: code compiled against another one then takes
+  // the storage for one that it may not touch, and gets LMS's error.
+  static constexpr uint64_t kMagic = 0x324d6c5372636554;
 
   const uint64_t magic = kMagic;
 
-  // Makes the bytes resident until the matching `unpin`; pins nest.
-  void (*pin)(Context*) = nullptr;
+  // Gives back a pin that at::cuda::lms::PinGuard took.
   void (*unpin)(Context*) = nullptr;
 
   // Makes the bytes resident for the rest of the storage's life, because its

@@ -220,8 +220,8 @@ void* Allocator::borrow(
     Allocation& wanted,
     AllocSource source,
     Handover::Events& pending) {
-  const cudaStream_t own = wanted.stream;
-  for (const cudaStream_t lender : wanted.device.other_streams(own)) {
+  cudaStream_t own = wanted.stream;
+  for (cudaStream_t lender : wanted.device.other_streams(own)) {
     wanted.stream = lender;
     try {
       return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
@@ -281,7 +281,7 @@ c10::DataPtr Allocator::allocate_for_copy(
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
   c10::DataPtr result;
   allocate_for_operator(
       bytes,

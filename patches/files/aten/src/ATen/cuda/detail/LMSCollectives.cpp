@@ -8,7 +8,6 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>

@@ -15,7 +15,8 @@
 // that no segment can serve needs a whole segment to be given back, and
 // cudaFree blocks the host until the device is idle. So when memory first runs
 // short, everything that can leave does, and the device's memory is taken anew
-// as one segment. It costs a page-out of the model, once.
+// as one segment. It costs a page-out of the model, once, and once more when
+// the program has given the segment back by emptying the cache.
 //
 // A part is left for the segments of small storages. A segment belongs to one
 // stream, so programs that have allocated on several are left alone, and those
@@ -55,8 +56,7 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
     return std::nullopt;
   }
   is_consolidated_ = true;
-  one_stream_ = reinterpret_cast<cudaStream_t>(*stream);
-  return one_stream_;
+  return reinterpret_cast<cudaStream_t>(*stream);
 }
 
 void Device::take_one_segment(cudaStream_t stream) {
@@ -80,6 +80,19 @@ void Device::take_one_segment(cudaStream_t stream) {
     Allocator::get().take_segment(index_, bytes, stream);
     Lock lock(*this);
     peak_unmanaged_ = layout_.allocated() - page_bytes_;
+    for (const auto& [address, segment] : layout_.segments()) {
+      one_segment_ = segment.size == bytes ? address : one_segment_;
+    }
+  }
+}
+
+// A segment goes back to the driver, for instance because the program empties
+// the cache or the limit sank. If it was the one, there may be another.
+void Device::note_lost_segment(uintptr_t address) {
+  if (address == one_segment_) {
+    one_segment_ = 0;
+    room_for_small_ = 0;
+    is_consolidated_ = false;
   }
 }
 

@@ -98,7 +98,7 @@ ManagedStorage* Device::adopt(
     return nullptr;
   }
   auto* record = new ManagedStorage(*this, storage, home);
-  take_over_loan(record, memory.get());
+  take_over_loan(record);
   record->id = ++last_id_;
   record->block = block;
   occupy(block, record);

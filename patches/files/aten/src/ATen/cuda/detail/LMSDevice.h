@@ -234,7 +234,7 @@ class Device {
   void hand_over(Leaving& leaving, Freed& freed);
   void free_after(Event copied, c10::DataPtr memory, Freed& freed);
   void free_while_used(ManagedStorage* storage, Freed& freed);
-  void take_over_loan(ManagedStorage* storage, const void* memory);
+  void take_over_loan(ManagedStorage* storage);
   void end_loan(uintptr_t address);
   void note_home(ManagedStorage* storage, const void* memory);
   bool evict(Page* page, Freed& freed);
@@ -252,6 +252,7 @@ class Device {
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
   void take_one_segment(cudaStream_t stream);
+  void note_lost_segment(uintptr_t address);
   std::vector<Page*> all_evictable();
   void page_in(ManagedStorage* storage); // without the mutex
   bool page_in_ahead(ManagedStorage* storage); // without the mutex
@@ -313,7 +314,7 @@ class Device {
   bool mirrored_ = false;
   std::atomic<bool> is_short_{false}; // storages had to leave to make room
   bool is_consolidated_ = false; // see Note [One segment]
-  cudaStream_t one_stream_ = nullptr; // to which the segment belongs, if it is
+  uintptr_t one_segment_ = 0; // its address; 0: there is none
   size_t room_for_small_ = 0; // bytes, if it is
 
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order

@@ -17,6 +17,9 @@ void add(Handover::Events& events, const Event& event) {
 } // namespace
 
 void Handover::put(uintptr_t address, size_t size, const Events& events) {
+  if (events.empty()) {
+    return;
+  }
   Events all = take(address, size);
   for (const Event& event : events) {
     add(all, event);

@@ -26,10 +26,11 @@ namespace at::cuda::lms {
 cudaStream_t Device::lender_for(size_t bytes, cudaStream_t stream) {
   const auto asking = reinterpret_cast<uintptr_t>(stream);
   Lock lock(*this);
-  return is_consolidated_ && bytes > kSmallSize && stream != one_stream_ &&
+  const auto one = layout_.segments().find(one_segment_);
+  return one != layout_.segments().end() && bytes > kSmallSize &&
           !layout_.has_gap(round_up(bytes, kMinBlockSize), asking) &&
           !may_grow(bytes)
-      ? one_stream_
+      ? reinterpret_cast<cudaStream_t>(one->second.stream)
       : stream;
 }
 
@@ -61,8 +62,9 @@ void Device::lend(
 }
 
 // A record sees to the memory from now on.
-void Device::take_over_loan(ManagedStorage* record, const void* memory) {
-  const auto loan = loans_.find(reinterpret_cast<uintptr_t>(memory));
+void Device::take_over_loan(ManagedStorage* record) {
+  const auto loan =
+      loans_.find(reinterpret_cast<uintptr_t>(record->memory.get()));
   if (loan != loans_.end()) {
     record->users.push_back(loan->second);
     record->recorded.push_back(

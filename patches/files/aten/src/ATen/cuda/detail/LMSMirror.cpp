@@ -129,6 +129,7 @@ void Device::apply(const TraceEntry& entry) {
       break;
     case TraceEntry::SEGMENT_FREE:
     case TraceEntry::SEGMENT_UNMAP:
+      note_lost_segment(entry.addr_);
       layout_.remove_segment(entry.addr_, entry.size_);
       break;
     default:

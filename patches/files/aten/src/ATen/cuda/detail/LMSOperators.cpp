@@ -140,27 +140,6 @@ class NewOperators final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {}
 };
 
-void operator_kernel(
-    const c10::OperatorHandle& op,
-    c10::DispatchKeySet keys,
-    torch::jit::Stack* stack) {
-  run_operator(op, keys, stack);
-}
-
-void list_operator_kernel(
-    const c10::OperatorHandle& op,
-    c10::DispatchKeySet keys,
-    torch::jit::Stack* stack) {
-  run_list_operator(op, keys, stack);
-}
-
-void collective_kernel(
-    const c10::OperatorHandle& op,
-    c10::DispatchKeySet keys,
-    torch::jit::Stack* stack) {
-  run_collective(op, keys, stack);
-}
-
 // A lazy clone shares the bytes of its original until one of them is written.
 // That takes a DataPtr of another kind on both, which is not adopted.
 void lazy_clone_kernel(
@@ -205,7 +184,7 @@ class Interception {
   Interception() {
     handles_.push_back(Dispatcher::singleton().registerFallback(
         kKey,
-        c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>(),
+        c10::KernelFunction::makeFromBoxedFunction<&run_operator>(),
         "Large Model Support"));
     handles_.push_back(Dispatcher::singleton().addRegistrationListener(
         std::make_unique<NewOperators>()));
@@ -239,11 +218,11 @@ class Interception {
       return c10::KernelFunction::makeFromBoxedFunction<&lazy_clone_kernel>();
     }
     if (is_collective(schema)) {
-      return c10::KernelFunction::makeFromBoxedFunction<&collective_kernel>();
+      return c10::KernelFunction::makeFromBoxedFunction<&run_collective>();
     }
     return is_list_operator(schema)
-        ? c10::KernelFunction::makeFromBoxedFunction<&list_operator_kernel>()
-        : c10::KernelFunction::makeFromBoxedFunction<&operator_kernel>();
+        ? c10::KernelFunction::makeFromBoxedFunction<&run_list_operator>()
+        : c10::KernelFunction::makeFromBoxedFunction<&run_operator>();
   }
 
   std::mutex mutex_;

@@ -2,7 +2,6 @@
 
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/cuda/detail/LMSTouched.h>
 
 #include <algorithm>
 
@@ -22,14 +21,6 @@ constexpr auto kHeldMark =
 
 ManagedStorage* as_record(c10::lms::Context* context) {
   return static_cast<ManagedStorage*>(context);
-}
-
-void pin_hook(c10::lms::Context* context) {
-  auto* record = as_record(context);
-  record->device.enter(
-      {{record->impl(), /*writes=*/true}},
-      current_stream(record->device.index()),
-      /*adopt=*/false);
 }
 
 void unpin_hook(c10::lms::Context* context) {
@@ -67,7 +58,6 @@ ManagedStorage::ManagedStorage(
     c10::StorageImpl* impl,
     cudaStream_t home_stream)
     : device(owner), storage(weak_reference_to(impl)), home(home_stream) {
-  pin = pin_hook;
   unpin = unpin_hook;
   hold = hold_hook;
   bytes = impl->nbytes();
