@@ -112,13 +112,16 @@ def check_memory_is_left_before_it_is_used_again() -> None:
 
 
 def use_memory_that_is_freed(
-    host: torch.Tensor, view: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+    host: torch.Tensor,
+    view: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    before: Callable[[torch.Tensor], object] = lambda tensor: None,
 ) -> None:
     """While another stream uses it. Upstream, nobody could get it before this thread goes on."""
     side = torch.cuda.Stream()
     absent = paged_out(numbers(COUNT) + 1000)
     torch.cuda.empty_cache()
     used = host.cuda()  # at the beginning of a segment, which is free but for that
+    before(used)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         result = view(used) * 5
@@ -142,9 +145,11 @@ def check_memory_of_small_storages_is_left_too() -> None:
 
 
 def check_memory_used_by_its_address_is_left_too() -> None:
-    use_memory_that_is_freed(
-        numbers(COUNT), lambda used: torch.as_tensor(Address(used, used.data_ptr()))
-    )
+    def by_address(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(Address(tensor, tensor.data_ptr()))
+
+    use_memory_that_is_freed(numbers(COUNT), by_address)
+    use_memory_that_is_freed(numbers(COUNT), by_address, torch.Tensor.data_ptr)
 
 
 if __name__ == "__main__":

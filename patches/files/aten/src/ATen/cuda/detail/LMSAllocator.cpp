@@ -177,7 +177,9 @@ void* Allocator::allocate_with_room(
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
   Device& device = wanted.device;
-  wanted.stream = device.lender_for(wanted.bytes, wanted.stream);
+  if (!is_capturing()) { // else it must come from the graph's own pool
+    wanted.stream = device.lender_for(wanted.bytes, wanted.stream);
+  }
   const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
   const Request growth{growth_for(wanted.bytes), stream};
   device.make_gap({round_up(wanted.bytes, kMinBlockSize), stream});

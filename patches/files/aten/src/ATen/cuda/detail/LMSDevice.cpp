@@ -138,6 +138,7 @@ void Device::hold(ManagedStorage* record) {
   {
     Lock lock(*this);
     if (record->held) {
+      note_holder(record);
       return;
     }
     add_pin(record);
@@ -151,7 +152,6 @@ void Device::hold(ManagedStorage* record) {
   }
   Lock lock(*this);
   drop_host_copy(record); // nobody tells when the bytes are written
-  note_use(record, current_stream(index_)); // most likely what will use them
   if (record->held) { // by another thread meanwhile: its pin is enough
     drop_pin(record, freed);
   }
@@ -160,6 +160,15 @@ void Device::hold(ManagedStorage* record) {
     // The host waits because the address may be used on any stream, at once,
     // by code that LMS does not see.
     C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+  }
+  note_holder(record);
+}
+
+// The address has been taken: what uses it is most likely the current stream.
+// It need not wait for the bytes any more.
+void Device::note_holder(ManagedStorage* record) {
+  if (cudaStream_t user = current_stream(index_); !record->is_used_on(user)) {
+    record->users.push_back(user);
   }
 }
 

@@ -211,6 +211,7 @@ class Device {
   void note_change() noexcept; // with or without the mutex
   void note_access(const Pin& pin, cudaStream_t stream);
   void note_use(ManagedStorage* storage, cudaStream_t stream);
+  void note_holder(ManagedStorage* storage);
   void note_end_of_stay(const ManagedStorage& storage);
   void wait_timed(
       cudaStream_t stream,
