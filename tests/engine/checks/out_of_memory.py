@@ -70,6 +70,16 @@ def check_three_arguments_that_do_not_fit() -> None:
     witnesses.check()
 
 
+def check_a_private_pool_gets_memory() -> None:
+    witnesses = Witnesses()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        apart = numbers(2 * MIB).cuda()
+    assert_same(apart + 1, numbers(2 * MIB) + 1)
+    del apart, pool
+    witnesses.check()
+
+
 def check_held_memory_is_named() -> None:
     witnesses = Witnesses()
     held = numbers(10 * MIB).cuda()

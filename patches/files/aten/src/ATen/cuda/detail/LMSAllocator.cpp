@@ -361,6 +361,9 @@ void Allocator::beginAllocateToPool(
     c10::DeviceIndex device,
     MempoolId_t pool,
     std::function<bool(cudaStream_t)> filter) {
+  if (Settings::get().active() && !routes_to_pools()) {
+    Device::get(device).make_room_for_pool();
+  }
   native_->beginAllocateToPool(device, pool, std::move(filter));
   ++routed_pools_;
 }

@@ -40,7 +40,8 @@ size_t Device::room_for_small() {
 // The stream whose segments are to become one, none if they shall stay.
 std::optional<cudaStream_t> Device::stream_to_consolidate() {
   Lock lock(*this);
-  if (!is_short_ || is_consolidated_ || Settings::get().original()) {
+  if (!is_short_ || is_consolidated_ || Settings::get().original() ||
+      Allocator::get().routes_to_pools()) {
     return std::nullopt;
   }
   is_short_ = false;

@@ -135,6 +135,10 @@ class Device {
   void return_pending(
       const void* memory,
       const Handover::Events& pending) noexcept;
+  // Allocations are about to go to a private pool. While they do, the native
+  // allocator gives no cached segment back, so it is done before if there is no
+  // room for another one.
+  void make_room_for_pool();
   // Waits on the host until no copy reads from device memory that LMS gave up,
   // so that the memory can go back to the driver.
   void settle();

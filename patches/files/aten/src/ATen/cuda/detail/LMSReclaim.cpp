@@ -171,6 +171,19 @@ bool Device::may_grow(size_t bytes) const {
       layout_.reserved() - layout_.empty() + growth_for(bytes) + kept <= limit_;
 }
 
+void Device::make_room_for_pool() {
+  {
+    Lock lock(*this);
+    const size_t wanted = layout_.reserved() + growth_for(1 + kSmallSize);
+    if (!is_limited_ || wanted <= limit_) {
+      return;
+    }
+  }
+  reclaim({}, Scope::kAll);
+  settle();
+  empty_cache(Allocator::get().native());
+}
+
 void Device::return_pending(
     const void* memory,
     const Handover::Events& pending) noexcept {
