@@ -110,7 +110,7 @@ def test_threads(device: Device, for_threads: Sanitized, kernels: str) -> None:
 @pytest.mark.parametrize("mode", ["on", "chaos"])
 def test_memory(device: Device, for_memory: Sanitized, mode: str) -> None:
     """No bad access and no undefined behaviour. Leaks are not looked for: Python has some."""
-    options = f"detect_leaks=0 exitcode={REPORTED}".replace(" ", ":")
+    options = f"detect_leaks=0:exitcode={REPORTED}"
     done = for_memory.run(device, mode, "async", ASAN_OPTIONS=options)
     assert done.returncode == 0, done.stderr
 

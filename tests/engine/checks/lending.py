@@ -25,6 +25,16 @@ def large_segments() -> list[int]:
     return [segment["stream"] for segment in snapshot if segment["segment_type"] == "large"]
 
 
+def read_and_free(tensor: torch.Tensor) -> torch.Tensor:
+    """Fifteen times some numbers, read on the current stream from memory that is free again.
+
+    What was read had been written before, so that whatever overtakes the reading shows.
+    """
+    freed = tensor * 3
+    torch.cuda.synchronize()
+    return freed[:1000] * 5
+
+
 def overwrite_what_is_free(blocks: int = 8) -> None:
     """On the current stream, which then ends before any other."""
     filled = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(blocks)]
@@ -38,10 +48,7 @@ def check_storages_that_come_back_to_lent_memory() -> None:
     with torch.cuda.stream(SIDE):
         absent = [paged_out(numbers(COUNT) + 1000 + i) for i in range(2)]
     tensors = tensors_in_one_segment()
-    freed = tensors[0] * 3
-    torch.cuda.synchronize()
-    result = freed[:1000] * 5
-    del freed
+    result = read_and_free(tensors[0])
     with torch.cuda.stream(SIDE):
         others = [tensor[:1000] * 7 for tensor in absent]
         del absent
@@ -69,20 +76,14 @@ def check_operators_that_use_the_segment() -> None:
 def check_the_owner_waits_for_the_borrower() -> None:
     tensors = tensors_in_one_segment()
     with torch.cuda.stream(SIDE):
-        lent = tensors[0] * 3
-        torch.cuda.synchronize()
-        result = lent[:1000] * 5
-        del lent
+        result = read_and_free(tensors[0])
     overwrite_what_is_free()
     assert_same(result, HOSTS[0][:1000] * 15)
 
 
 def check_the_borrower_waits_for_the_owner() -> None:
     tensors = tensors_in_one_segment()
-    freed = tensors[0] * 3
-    torch.cuda.synchronize()
-    result = freed[:1000] * 5
-    del freed
+    result = read_and_free(tensors[0])
     with torch.cuda.stream(SIDE):
         overwrite_what_is_free()
     assert_same(result, HOSTS[0][:1000] * 15)
