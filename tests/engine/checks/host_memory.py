@@ -1,11 +1,13 @@
 """Host memory: slabs reserved ahead, the limit, and other processes.
 
-The check of other processes starts this program again: `host_memory.py hold BYTES` pages so much
-out, says so and stays until it is killed.
+The checks of other processes start this program again: `host_memory.py hold BYTES LIMIT` pages so
+much out, says so and stays until it is killed; `host_memory.py share` is one of two processes that
+were launched together.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -168,6 +170,32 @@ def check_processes_stay_within_the_limit_together() -> None:
     start_afresh()
 
 
+def check_processes_launched_together_get_what_they_need() -> None:
+    environment = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, __file__, "share"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def share() -> None:
+    """Half of the limit is this process's own."""
+    start_afresh(48 * MIB)
+    first, second = ([mib(4).cuda() for _ in range(5)] for _ in range(2))
+    with lms.pin(*first):
+        page_out(*second)
+    assert 20 * MIB <= host_bytes("reserved") <= 24 * MIB, "more than its share, ahead"
+    for tensor in second:
+        assert_same(tensor, mib(4))
+    before = lms.stats()["lms.page_out.bytes"]
+    page_out(*first, *second)  # in this order
+    copied = lms.stats()["lms.page_out.bytes"] - before
+    assert copied == 40 * MIB, "it took more than its share to keep copies of resident bytes"
+    assert host_bytes("reserved") >= 40 * MIB
+    for tensor in first + second:
+        assert_same(tensor, mib(4))
+
+
 def hold(size: int, limit: int) -> None:
     torch.cuda.set_enabled_lms(True)
     lms.set_host_limit(limit)
@@ -181,5 +209,7 @@ if __name__ == "__main__":
     torch.cuda.init()
     if sys.argv[1:2] == ["hold"]:
         hold(*map(int, sys.argv[2:]))
+    elif sys.argv[1:2] == ["share"]:
+        share()
     else:
         main(globals())

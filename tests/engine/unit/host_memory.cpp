@@ -28,6 +28,9 @@ using namespace at::cuda::lms;
 
 namespace {
 
+constexpr auto kShare = HostLedger::Claim::kShare;
+constexpr auto kWhole = HostLedger::Claim::kWhole;
+
 std::string folder;
 
 // A file for a ledger, which no other test uses.
@@ -142,56 +145,101 @@ TEST(a_slab_is_removed_only_when_all_of_it_is_free) {
 TEST(alone_the_limit_is_the_process_own) {
   HostLedger ledger({});
   EXPECT(!ledger.is_shared());
-  EXPECT(ledger.take(60, 100) && !ledger.take(41, 100) && ledger.take(40, 100));
+  EXPECT(
+      ledger.take(60, 100, kWhole) && !ledger.take(41, 100, kWhole) &&
+      ledger.take(40, 100, kWhole));
   ledger.give_back(50);
-  EXPECT(ledger.taken() == 50 && ledger.others() == 0);
-  EXPECT(!ledger.take(51, 100) && ledger.take(50, 100));
-  EXPECT(!ledger.take(static_cast<size_t>(-1), 200));
+  EXPECT(ledger.taken() == 50 && ledger.others().bytes == 0);
+  EXPECT(!ledger.take(51, 100, kWhole) && ledger.take(50, 100, kWhole));
+  EXPECT(!ledger.take(static_cast<size_t>(-1), 200, kWhole));
 }
 
 TEST(processes_share_the_limit) {
   const std::string file = fresh_file();
   HostLedger ledger({file});
   EXPECT(ledger.is_shared());
-  EXPECT(ledger.take(30, 100));
+  EXPECT(ledger.take(30, 100, kWhole));
   const Process other([&] {
     static HostLedger own({file}); // as long as the process lives
-    return own.others() == 30 && !own.take(71, 100) && own.take(50, 100);
+    return own.others().bytes == 30 && !own.take(71, 100, kWhole) &&
+        own.take(50, 100, kWhole);
   });
   EXPECT(other.worked());
-  EXPECT(ledger.others() == 50 && ledger.taken() == 30);
-  EXPECT(!ledger.take(21, 100) && ledger.take(20, 100));
+  EXPECT(ledger.others().bytes == 50 && ledger.taken() == 30);
+  EXPECT(!ledger.take(21, 100, kWhole) && ledger.take(20, 100, kWhole));
   // Each process goes by its own limit.
-  EXPECT(ledger.take(1, 101) && !ledger.take(1, 101));
+  EXPECT(ledger.take(1, 101, kWhole) && !ledger.take(1, 101, kWhole));
+}
+
+TEST(a_share_is_the_same_for_all_that_have_taken_something) {
+  const std::string file = fresh_file();
+  HostLedger ledger({file});
+  EXPECT(ledger.take(60, 120, kShare)); // nobody else has anything
+  const auto hold = [&] {
+    static HostLedger own({file}); // as long as the process lives
+    return !own.take(41, 120, kShare) && own.take(10, 120, kShare);
+  };
+  const Process other([&] {
+    static HostLedger own({file}); // as long as the process lives
+    return !own.take(60, 119, kShare) && own.take(10, 120, kShare);
+  });
+  EXPECT(other.worked() && ledger.others().processes == 1);
+  EXPECT(!ledger.has_room(1, 120, kShare) && ledger.take(1, 120, kWhole));
+  ledger.give_back(20);
+  Process third(hold);
+  EXPECT(third.worked() && ledger.others().processes == 2);
+  EXPECT(!ledger.has_room(1, 120, kShare)); // it has 41 of 40
+  ledger.give_back(2);
+  EXPECT(ledger.has_room(1, 120, kShare) && !ledger.has_room(2, 120, kShare));
+  third.end();
+  EXPECT(ledger.has_room(21, 120, kShare) && !ledger.has_room(22, 120, kShare));
+}
+
+TEST(those_that_were_launched_together_have_shares_from_the_start) {
+  const std::string file = fresh_file();
+  const auto share_is = [](size_t share, const std::string& ledger) {
+    const HostLedger own({ledger});
+    return own.has_room(share, 100, kShare) &&
+        !own.has_room(share + 1, 100, kShare) && own.has_room(100, 100, kWhole);
+  };
+  setenv("LOCAL_WORLD_SIZE", "4", 1);
+  EXPECT(share_is(25, file));
+  EXPECT(share_is(100, folder + "/no/such/folder")); // its limit is its own
+  for (const char* nonsense : {"", "0", "-3", "many"}) {
+    setenv("LOCAL_WORLD_SIZE", nonsense, 1);
+    EXPECT(share_is(100, file));
+  }
+  unsetenv("LOCAL_WORLD_SIZE");
 }
 
 TEST(what_a_killed_process_had_is_free_again) {
   const std::string file = fresh_file();
   HostLedger ledger({file});
-  EXPECT(ledger.take(10, 100));
+  EXPECT(ledger.take(10, 100, kWhole));
   Process other([&] {
     static HostLedger own({file}); // as long as the process lives
-    return own.take(90, 100);
+    return own.take(90, 100, kWhole);
   });
   EXPECT(other.worked());
-  EXPECT(ledger.others() == 90 && !ledger.take(1, 100));
+  EXPECT(ledger.others().bytes == 90 && !ledger.take(1, 100, kWhole));
   other.end(); // SIGKILL
-  EXPECT(ledger.others() == 0 && ledger.take(90, 100));
+  EXPECT(ledger.others().bytes == 0 && ledger.take(90, 100, kWhole));
   // The next process takes the place in the file.
   const auto size = std::filesystem::file_size(file);
   const Process third([&] {
     static HostLedger own({file}); // as long as the process lives
-    return own.others() == 100 && own.take(5, 105);
+    return own.others().bytes == 100 && own.take(5, 105, kWhole);
   });
   EXPECT(third.worked());
-  EXPECT(ledger.others() == 5 && std::filesystem::file_size(file) == size);
+  EXPECT(
+      ledger.others().bytes == 5 && std::filesystem::file_size(file) == size);
 }
 
 TEST(a_child_has_taken_nothing_and_keeps_nothing) {
   const std::string file = fresh_file();
   Process parent([&] {
     static HostLedger own({file});
-    const bool took = own.take(70, 100);
+    const bool took = own.take(70, 100, kWhole);
     if (fork() == 0) { // lives on for a while, with the ledger open
       close(STDOUT_FILENO);
       close(STDERR_FILENO);
@@ -202,9 +250,9 @@ TEST(a_child_has_taken_nothing_and_keeps_nothing) {
   });
   EXPECT(parent.worked());
   HostLedger ledger({file});
-  EXPECT(ledger.others() == 70);
+  EXPECT(ledger.others().bytes == 70);
   parent.end();
-  EXPECT(ledger.others() == 0 && ledger.take(100, 100));
+  EXPECT(ledger.others().bytes == 0 && ledger.take(100, 100, kWhole));
 }
 
 TEST(processes_that_take_at_once_stay_within_the_limit) {
@@ -215,8 +263,8 @@ TEST(processes_that_take_at_once_stay_within_the_limit) {
     bool ok = true;
     for (int i = 0; i < 20000; ++i) {
       const size_t bytes = 100 + i % 7 * 50;
-      if (own.take(bytes, kLimit)) {
-        ok = ok && own.taken() + own.others() <= kLimit;
+      if (own.take(bytes, kLimit, kWhole)) {
+        ok = ok && own.taken() + own.others().bytes <= kLimit;
         own.give_back(bytes);
       }
     }
@@ -236,7 +284,7 @@ TEST(processes_that_take_at_once_stay_within_the_limit) {
 TEST(the_first_file_that_can_be_had_is_used) {
   const std::string file = fresh_file();
   HostLedger ledger({folder + "/no/such/folder", folder, file});
-  EXPECT(ledger.is_shared() && ledger.take(1, 1));
+  EXPECT(ledger.is_shared() && ledger.take(1, 1, kWhole));
   EXPECT(std::filesystem::is_regular_file(file));
   EXPECT(
       (std::filesystem::status(file).permissions() &
@@ -253,15 +301,16 @@ TEST(a_file_that_cannot_be_written_is_no_longer_used) {
   const std::string file = fresh_file();
   const Process other([&] {
     static HostLedger own({file});
-    const bool took = own.take(10, 100) && own.is_shared();
+    const bool took = own.take(10, 100, kWhole) && own.is_shared();
     signal(SIGXFSZ, SIG_IGN);
     const struct rlimit nothing {};
     setrlimit(RLIMIT_FSIZE, &nothing);
-    return took && own.take(20, 100) && !own.is_shared() && own.taken() == 30 &&
-        !own.take(71, 100) && own.take(70, 100);
+    return took && own.take(20, 100, kWhole) && !own.is_shared() &&
+        own.taken() == 30 && !own.take(71, 100, kWhole) &&
+        own.take(70, 100, kWhole);
   });
   EXPECT(other.worked());
-  EXPECT(HostLedger({file}).others() == 10); // what it could still write
+  EXPECT(HostLedger({file}).others().bytes == 10); // what it could still write
 }
 
 TEST(the_environment_chooses_the_file) {

@@ -68,8 +68,7 @@ void Device::take_one_segment(cudaStream_t stream) {
       small += segment.size <= kUnit ? segment.size : 0;
     }
   }
-  reclaim({}, Scope::kAll);
-  Allocator::get().emptyCache({0, 0});
+  shrink({}, Scope::kAll);
   size_t bytes = 0;
   {
     Lock lock(*this);

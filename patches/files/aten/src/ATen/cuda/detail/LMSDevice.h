@@ -245,6 +245,8 @@ class Device {
   bool evict(Page* page, Freed& freed);
   bool is_crowded(const Request& request) const;
   bool may_grow(size_t bytes) const;
+  bool may_reserve(size_t bytes) const; // from the driver
+  void shrink(const Request& wanted, Scope scope); // without the mutex
   void release_left_memory(Freed& freed);
   void move_out_of(const Clearing& clearing, const Pins& moving);
   void move(

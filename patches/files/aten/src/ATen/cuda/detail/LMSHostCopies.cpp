@@ -7,11 +7,12 @@
 
 namespace at::cuda::lms {
 
-// Memory for a host copy; null if there is none. Copies of resident bytes go
-// first when it runs short: they only save a copy later.
+// Memory for a host copy; null if there is none. Before this process takes more
+// than its share, copies of resident bytes go: they only save a copy later.
 void* Device::host_memory(size_t bytes) {
+  using Claim = HostMemory::Claim;
   auto& pool = HostMemory::get();
-  if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
+  if (void* host = pool.allocate(bytes, index_, Claim::kShare)) {
     return host;
   }
   size_t dropped = 0;
@@ -22,12 +23,12 @@ void* Device::host_memory(size_t bytes) {
     drop_host_copy(record);
     dropped += record->bytes;
     if (dropped >= bytes) {
-      if (void* host = pool.allocate(bytes, index_, /*may_wait=*/false)) {
+      if (void* host = pool.allocate(bytes, index_, Claim::kShare)) {
         return host;
       }
     }
   }
-  return pool.allocate(bytes, index_, /*may_wait=*/true);
+  return pool.allocate(bytes, index_, Claim::kWhole);
 }
 
 // Copies into it and out of it may still be running.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -91,6 +92,9 @@ int open_file(const std::string& name) {
 } // namespace
 
 HostLedger::HostLedger(const std::vector<std::string>& files) {
+  if (const char* launched = std::getenv("LOCAL_WORLD_SIZE")) {
+    launched_ = std::max(0L, std::strtol(launched, nullptr, 10));
+  }
   for (const std::string& name : files) {
     if (file_ < 0) {
       file_ = open_file(name);
@@ -117,14 +121,20 @@ std::vector<std::string> HostLedger::default_files() {
   return {"/dev/shm" + name, "/tmp" + name};
 }
 
-bool HostLedger::has_room(size_t bytes, size_t limit) const {
-  return bytes <= limit && taken_ + others() <= limit - bytes;
+bool HostLedger::has_room(size_t bytes, size_t limit, Claim claim) const {
+  const Others others = this->others();
+  const size_t sharers = is_shared() && claim == Claim::kShare
+      ? std::max(others.processes + 1, launched_)
+      : 1;
+  const size_t share = limit / sharers;
+  return bytes <= share && taken_ <= share - bytes &&
+      taken_ + others.bytes <= limit - bytes;
 }
 
-bool HostLedger::take(size_t bytes, size_t limit) {
+bool HostLedger::take(size_t bytes, size_t limit, Claim claim) {
   const FileLock mutex(file_);
   is_shared_ = is_shared_ && mutex.is_held() && find_slot();
-  if (!has_room(bytes, limit)) {
+  if (!has_room(bytes, limit, claim)) {
     return false;
   }
   taken_ += bytes;
@@ -139,22 +149,23 @@ void HostLedger::give_back(size_t bytes) {
   write_down();
 }
 
-size_t HostLedger::others() const {
+HostLedger::Others HostLedger::others() const {
+  Others others;
   struct stat found {};
   if (!is_shared() || fstat(file_, &found) != 0) {
-    return 0;
+    return others;
   }
   const size_t slots = static_cast<size_t>(found.st_size) / sizeof(uint64_t);
-  size_t sum = 0;
   for (size_t slot = kMutex + 1; slot < slots; ++slot) {
     uint64_t bytes = 0;
     if (slot != slot_ && is_locked_by_another(file_, slot) &&
         pread(file_, &bytes, sizeof(bytes), offset_of(slot)) ==
             static_cast<ssize_t>(sizeof(bytes))) {
-      sum += bytes;
+      others.bytes += bytes;
+      others.processes += bytes > 0 ? 1 : 0;
     }
   }
-  return sum;
+  return others;
 }
 
 void HostLedger::write_down() {

@@ -19,6 +19,13 @@ namespace at::cuda::lms {
 // ever taken for ever, and no process number is compared. The file lives in
 // memory that processes share; containers that do not share it, and other
 // users, count apart. Where there is no such file the process counts alone.
+//
+// Each has a fair share: the limit over the number of processes that have taken
+// something, or that the launcher has started on this host if that is more
+// (LOCAL_WORLD_SIZE says so). Beyond its share a process takes only what it
+// cannot do without, so that nobody is refused what it needs for what merely
+// saves another one time. What a process leaves of its share is there for
+// others: the first stage of a pipeline needs more than the last.
 
 // Bytes of host memory that this process and others of its user have taken.
 // Not thread safe. This file includes no PyTorch.
@@ -38,18 +45,23 @@ class HostLedger {
   bool is_shared() const {
     return is_shared_;
   }
+  enum class Claim { kShare, kWhole }; // of the limit
   // Takes so many bytes more, unless all processes together would then have
-  // more than `limit`. Waits for other processes that are just doing the same.
-  bool take(size_t bytes, size_t limit);
+  // more than `limit`, or this one more than it claims. Waits for other
+  // processes that are just doing the same.
+  bool take(size_t bytes, size_t limit, Claim claim);
   void give_back(size_t bytes);
   // Whether `take` would do so now.
-  bool has_room(size_t bytes, size_t limit) const;
+  bool has_room(size_t bytes, size_t limit, Claim claim) const;
   // Bytes that this process has taken.
   size_t taken() const {
     return taken_;
   }
-  // Bytes that the other processes have taken.
-  size_t others() const;
+  struct Others {
+    size_t bytes = 0; // that they have taken
+    size_t processes = 0; // that have taken some
+  };
+  Others others() const;
 
  private:
   void write_down();
@@ -61,6 +73,7 @@ class HostLedger {
   bool is_shared_ = false;
   size_t slot_ = 0; // where this process writes; 0: nowhere yet
   size_t taken_ = 0;
+  size_t launched_ = 0; // processes on this host, if the launcher says so
 };
 
 } // namespace at::cuda::lms

@@ -48,10 +48,7 @@ HostMemory& HostMemory::get() {
 
 HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
 
-void* HostMemory::allocate(
-    size_t bytes,
-    c10::DeviceIndex device,
-    bool may_wait) {
+void* HostMemory::allocate(size_t bytes, c10::DeviceIndex device, Claim claim) {
   Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
   Node& node = node_of(device);
@@ -59,13 +56,13 @@ void* HostMemory::allocate(
   if (!begin && collect()) {
     begin = take(node, bytes);
   }
-  while (!begin && grow(node, bytes, device, lock)) {
+  while (!begin && grow(node, bytes, device, claim, lock)) {
     begin = take(node, bytes);
   }
   if (!begin) {
     begin = take_anywhere(bytes);
   }
-  while (!begin && may_wait && wait_for_a_copy()) {
+  while (!begin && claim == Claim::kWhole && wait_for_a_copy()) {
     begin = take_anywhere(bytes);
   }
   if (begin) {
@@ -88,7 +85,7 @@ void HostMemory::free(void* ptr, Event ready) {
 void HostMemory::set_limit(size_t bytes) {
   const Lock lock(mutex_);
   limit_ = bytes;
-  if (!ledger_.has_room(0, limit_locked()) &&
+  if (!ledger_.has_room(0, limit_locked(), Claim::kWhole) &&
       !Settings::get().is_forked_child()) {
     give_up_unused();
   }
@@ -98,7 +95,7 @@ HostMemory::Stats HostMemory::stats() {
   const Lock lock(mutex_);
   Stats stats;
   stats.limit = limit_locked();
-  stats.others = ledger_.others();
+  stats.others = ledger_.others().bytes;
   stats.reserved = ledger_.taken();
   stats.page_locked = stats.reserved;
   for (const auto& [begin, slab] : slabs_) {
@@ -148,7 +145,7 @@ HostMemory::Node& HostMemory::node_of(c10::DeviceIndex device) {
 
 size_t HostMemory::limit_locked() {
   if (limit_ == 0) {
-    limit_ = default_limit(ledger_.taken() + ledger_.others());
+    limit_ = default_limit(ledger_.taken() + ledger_.others().bytes);
   }
   return limit_;
 }
@@ -187,12 +184,13 @@ bool HostMemory::grow(
     Node& node,
     size_t bytes,
     c10::DeviceIndex device,
+    Claim claim,
     Lock& lock) {
   const bool is_too_small = node.order.valid() && node.ordered < bytes;
-  if (is_too_small && !ledger_.has_room(bytes, limit_locked())) {
+  if (is_too_small && !ledger_.has_room(bytes, limit_locked(), claim)) {
     give_up_unused(); // for what is needed now
   }
-  if (!node.order.valid() && !order(node, bytes, device)) {
+  if (!node.order.valid() && !order(node, bytes, device, claim)) {
     return false;
   }
   const HostSlabOrder order = node.order;
@@ -203,20 +201,24 @@ bool HostMemory::grow(
   return !is_ready(node.order) || receive_order(node);
 }
 
-bool HostMemory::order(Node& node, size_t bytes, c10::DeviceIndex device) {
+bool HostMemory::order(
+    Node& node,
+    size_t bytes,
+    c10::DeviceIndex device,
+    Claim claim) {
   const size_t limit = limit_locked();
   bytes = round_up(bytes, kPage);
   if (is_stopped_) {
     return false;
   }
   for (const size_t size : {next_slab(bytes), bytes}) {
-    if (ledger_.take(size, limit)) {
+    if (ledger_.take(size, limit, claim)) {
       place_order(node, size, device);
       return true;
     }
   }
   give_up_unused();
-  if (!ledger_.take(bytes, limit)) {
+  if (!ledger_.take(bytes, limit, claim)) {
     return false;
   }
   place_order(node, bytes, device);
@@ -237,7 +239,7 @@ void HostMemory::reserve_ahead(
       (collect() && node.free.largest() >= enough)) {
     return;
   }
-  node.reserves_ahead = ledger_.take(size, limit_locked());
+  node.reserves_ahead = ledger_.take(size, limit_locked(), Claim::kShare);
   if (node.reserves_ahead) {
     place_order(node, size, device);
   }

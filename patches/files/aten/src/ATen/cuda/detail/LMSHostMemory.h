@@ -58,9 +58,12 @@ class HostMemory {
 
   static HostMemory& get();
 
-  // Null when the limit or the host's memory is spent; with `may_wait` only
-  // when waiting for copies out of freed memory does not help either.
-  void* allocate(size_t bytes, c10::DeviceIndex device, bool may_wait);
+  using Claim = HostLedger::Claim;
+
+  // Null when what is claimed of the limit, or the host's memory, is spent;
+  // with Claim::kWhole only when waiting for copies out of freed memory does
+  // not help either.
+  void* allocate(size_t bytes, c10::DeviceIndex device, Claim claim);
 
   // Takes the memory back once `ready` has happened on the device: the copy
   // that reads it is then done. A null event means now.
@@ -107,8 +110,13 @@ class HostMemory {
   Node& node_of(c10::DeviceIndex device);
   char* take(Node& node, size_t bytes);
   char* take_anywhere(size_t bytes);
-  bool grow(Node& node, size_t bytes, c10::DeviceIndex device, Lock& lock);
-  bool order(Node& node, size_t bytes, c10::DeviceIndex device);
+  bool grow(
+      Node& node,
+      size_t bytes,
+      c10::DeviceIndex device,
+      Claim claim,
+      Lock& lock);
+  bool order(Node& node, size_t bytes, c10::DeviceIndex device, Claim claim);
   void reserve_ahead(Node& node, size_t bytes, c10::DeviceIndex device);
   void place_order(Node& node, size_t bytes, c10::DeviceIndex device);
   bool receive_order(Node& node);

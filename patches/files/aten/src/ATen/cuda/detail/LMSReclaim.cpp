@@ -167,19 +167,27 @@ bool Device::may_grow(size_t bytes) const {
   const size_t kept =
       is_consolidated_ && bytes > kSmallSize ? room_for_small_ : 0;
   // What is cached and empty the allocator gives back by itself.
-  return !is_limited_ ||
-      layout_.reserved() - layout_.empty() + growth_for(bytes) + kept <= limit_;
+  return may_reserve(
+      layout_.reserved() - layout_.empty() + growth_for(bytes) + kept);
+}
+
+bool Device::may_reserve(size_t bytes) const {
+  return !is_limited_ || bytes <= limit_;
 }
 
 void Device::make_room_for_pool() {
   {
     Lock lock(*this);
-    const size_t wanted = layout_.reserved() + growth_for(1 + kSmallSize);
-    if (!is_limited_ || wanted <= limit_) {
+    if (may_reserve(layout_.reserved() + growth_for(1 + kSmallSize))) {
       return;
     }
   }
-  reclaim({}, Scope::kAll);
+  shrink({}, Scope::kAll);
+}
+
+// Pages out and gives the memory back to the driver.
+void Device::shrink(const Request& wanted, Scope scope) {
+  reclaim(wanted, scope);
   settle();
   empty_cache(Allocator::get().native());
 }

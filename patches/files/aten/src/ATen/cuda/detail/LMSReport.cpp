@@ -81,9 +81,7 @@ void Device::set_limit(size_t bytes) {
     if (excess == 0) {
       return;
     }
-    reclaim({excess, 0}, scope);
-    settle();
-    empty_cache(Allocator::get().native());
+    shrink({excess, 0}, scope);
   }
 }
 
