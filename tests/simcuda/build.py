@@ -2,7 +2,8 @@
 
     python build.py --out DIR [--torch-python PYTHON]
 
-writes DIR/lib/libsimcuda.so (the CUDA runtime), libsimops.so (the operators) and libsimnvml.so.
+writes DIR/lib/libsimcuda.so (the CUDA runtime), libsimops.so (the operators), libsimnccl.so and
+libsimnvml.so.
 Needs g++ 11 or newer and, in that environment, torch with its nvidia-* packages and the
 nvidia-cuda-crt package (headers that CUDA's runtime package leaves out). Uses the standard
 library only, so that any Python can run it. Nothing is compiled twice.
@@ -193,6 +194,7 @@ LIBRARIES = (
     # The runtime answers to the driver's name too: libraries of torch ask for it.
     Library("libsimcuda", SOURCES / "runtime", soname="libcuda.so.1"),
     Library("libsimnvml", SOURCES / "nvml", soname="libnvidia-ml.so.1"),
+    Library("libsimnccl", SOURCES / "nccl"),
     Library("libsimops", SOURCES / "ops", libraries=("c10", "c10_cuda", "torch_cpu", "torch_cuda")),
 )
 

@@ -22,10 +22,10 @@ def test_what_passes_without_lms_passes_with_it(
     every = pytestconfig.getoption("--upstream-every")
     expected = suite.run(device, file, "off", tmp_path, every).passed
     excused = suite.excused(file)
-    lost = {}
-    for mode in ("small", "chaos"):
-        found = suite.run(device, file, mode, tmp_path, expected)
-        for name in expected:
-            if found.tests.get(name) != "passed" and name not in excused:
-                lost[f"{mode} {name}"] = found.messages.get(name, "it did not run")
+    lost = {
+        f"{mode} {name}": message
+        for mode in ("small", "chaos")
+        for name, message in suite.lost(device, file, mode, tmp_path, expected).items()
+        if name not in excused
+    }
     assert not lost, "\n".join(f"{name}\n{message}" for name, message in lost.items())

@@ -220,6 +220,7 @@ def install() -> None:
         _hook(owner, "data_ptr", _address_hook)
     _hook(torch.Tensor, "__dlpack__", _escape_hook)
     _hook(torch, "to_dlpack", _escape_hook)
+    _hook(torch._C, "_data_address", _escape_hook)
     _hook(torch.utils.dlpack, "to_dlpack", _escape_hook)
     for name in ("copy_", "fill_", "__setitem__", "_set_from_file", "_write_file"):
         _hook(torch.UntypedStorage, name, _pin_hook)

@@ -68,7 +68,7 @@ def environment(
     result = dict(os.environ if base is None else base)
     for name in [name for name in result if name.startswith("SIMCUDA_")]:
         del result[name]
-    preload = [str(lib / "libsimcuda.so"), str(lib / "libsimnvml.so")]
+    preload = [str(lib / f"lib{name}.so") for name in ("simcuda", "simnvml", "simnccl")]
     _prepend(result, "LD_PRELOAD", preload)
     _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
