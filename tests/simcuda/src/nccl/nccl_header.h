@@ -5,4 +5,5 @@
 #define __CUDA_FP16_H__
 #define __CUDA_BF16_H__
 #define __CUDA_FP8_H__
+#define __CUDA_BF16_TYPES_EXIST__  // older ones name the type only then
 #include <nccl.h>
