@@ -1,4 +1,4 @@
-"""What a backend of torch.distributed may do with tensors after its operator has returned."""
+"""Backends of torch.distributed that go on after their operators have returned, and NCCL alone."""
 
 from __future__ import annotations
 
@@ -19,4 +19,11 @@ def test_backend(device: Device, subtests: pytest.Subtests, tmp_path: Path) -> N
     library = tmp_path / "backend.so"
     headers.compile_extension(SOURCE, library, headers.of_this_wheel(), "-O1")
     results = checked.run(device, "collectives", library, kernels="async", capacity="256M")
+    checked.expect_passed(results, subtests)
+
+
+def test_nccl(device: Device, subtests: pytest.Subtests) -> None:
+    if device.count < 2:
+        pytest.skip("it takes 2 devices")
+    results = checked.run(device, "nccl", kernels="async", capacity="256M", devices=2)
     checked.expect_passed(results, subtests)

@@ -28,15 +28,25 @@ SCENARIOS = {
     "sharded_weights": "`fully_shard` (FSDP2)",
     "sharded_weights_on_the_host": "`fully_shard` with `CPUOffloadPolicy`",
     "split_layers": "Tensor parallel, by columns and rows",
+    "groups": "Groups of collectives, batches of sends and receives",
+    "pipeline": "Pipeline parallel, one forward, one backward",
 }
+NCCL_ONLY = {"pipeline", "groups"}
+
+
+@pytest.fixture(scope="module", params=["gloo", "nccl"])
+def backend(request: pytest.FixtureRequest, device: Device) -> str:
+    if device.count < PROCESSES:
+        pytest.skip(f"it takes {PROCESSES} devices")
+    name: str = request.param
+    if name == "gloo" and not device.simulated:
+        pytest.skip("gloo's collectives go through the host: NCCL is there")
+    return name
 
 
 @pytest.fixture(scope="module")
-def rows(device: Device) -> Rows:
-    if device.count < PROCESSES:
-        pytest.skip(f"it takes {PROCESSES} devices")
+def rows(device: Device, backend: str) -> Rows:
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
-    backend = "gloo" if device.simulated else "nccl"
     done = device.run(
         *launcher, PROGRAM, backend, devices=PROCESSES, kernels="async", capacity="1G"
     )
@@ -59,7 +69,9 @@ def rows(device: Device) -> Rows:
         for name, title in SCENARIOS.items()
     ],
 )
-def test_the_same_bits(rows: Rows, scenario: str) -> None:
+def test_the_same_bits(rows: Rows, backend: str, scenario: str) -> None:
+    if scenario in NCCL_ONLY and backend != "nccl":
+        pytest.skip("gloo has no groups and sends no CUDA tensors")
     for rank in range(PROCESSES):
         runs = rows[scenario, rank]
         assert list(runs) == ["off", "fits", "small", "chaos"], f"process {rank} ended early"

@@ -25,14 +25,17 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from training import digest, make_deterministic
 
 WIDTH = 768
 LAYERS = 8
 BATCH = 128
+MICROBATCHES = 4  # of a pipeline
 STEPS = 3
 LARGE = 1 << 19  # numbers in a tensor
 WATCHDOG = 0.3  # seconds; it looks ten times a second
@@ -171,6 +174,26 @@ def split_layers() -> Result:
     return train(model, adamw(model))
 
 
+def pipeline() -> Result:
+    """One batch after the other forward and backward, as they come; the layers in two halves."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    layers = list(perceptron())
+    part = len(layers) // size
+    model = nn.Sequential(*layers[rank * part :][:part])
+    stage = PipelineStage(model, rank, size, torch.device("cuda", torch.cuda.current_device()))
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=functional.mse_loss)
+    optimizer = adamw(model)
+    losses: list[Tensor] = []
+    for x in batches(MICROBATCHES * BATCH):
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=x, losses=losses)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"losses": [loss.item().hex() for loss in losses], "weights": weights_of(model)}
+
+
 def collectives() -> Result:
     """Each one by itself, with other work on the device before it is waited for."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -206,6 +229,27 @@ def collectives() -> Result:
     }
 
 
+def groups() -> Result:
+    """Calls that are launched together when their group ends, with other work before that."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", torch.cuda.current_device())
+    ballast = [torch.full((LARGE,), float(i), device="cuda") for i in range(24)]
+    tensors = [torch.arange(LARGE, device="cuda", dtype=torch.float32) * i for i in range(4)]
+    with dist.distributed_c10d._coalescing_manager(device=device):
+        for tensor in tensors:
+            dist.broadcast(tensor.add_(rank), 1)
+            for other in ballast:
+                other.add_(1)
+    received = torch.empty_like(tensors[0])
+    sends = dist.P2POp(dist.isend, tensors[1] + rank, (rank + 1) % size)
+    receives = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        for other in ballast:
+            other.add_(1)
+        work.wait()
+    return {"tensors": digest(dict(enumerate([*tensors, received, *ballast])))}
+
+
 # Peak need over limit. Sharded weights are allocated on four streams, each of which has segments of
 # its own; with those on the host there is hardly more than one segment.
 SCENARIOS: dict[Callable[[], Result], float] = {
@@ -220,7 +264,10 @@ SCENARIOS: dict[Callable[[], Result], float] = {
     sharded_weights: 1.5,
     sharded_weights_on_the_host: 0.6,
     split_layers: 2.0,
+    pipeline: 1.5,
+    groups: 1.5,
 }
+NCCL_ONLY = {pipeline, groups}  # gloo has no groups and sends no CUDA tensors
 
 
 def release_collectives() -> None:
@@ -236,6 +283,8 @@ def main() -> None:
     dist.init_process_group(backend, timeout=TIMEOUT)
     for scenario, ratio in SCENARIOS.items():
         if chosen and scenario.__name__ not in chosen:
+            continue
+        if scenario in NCCL_ONLY and backend != "nccl":
             continue
         limit = 0
         for mode in MODES:

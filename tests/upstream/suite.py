@@ -54,9 +54,7 @@ def excused(file: str) -> dict[str, str]:
     return {name: reason for name, reason in listed.items() if name.startswith(file)}
 
 
-def lost(
-    device: Device, file: str, mode: str, folder: Path, expected: list[str]
-) -> dict[str, str]:
+def lost(device: Device, file: str, mode: str, folder: Path, expected: list[str]) -> dict[str, str]:
     """Messages of the expected tests that do not pass in a mode, by name; see `run`."""
     failed = dict.fromkeys(expected, "")
     for limit in LIMITS if mode == "small" else (0,):

@@ -52,12 +52,13 @@ def check_copies_that_are_only_queued_are_waited_for() -> None:
     assert_same(target, host)
 
 
-def check_held_in_a_group() -> None:
-    """Nothing is launched before the group ends, though its Works have completed."""
+def held_in_a_group(asynchronous: bool) -> None:
     host = numbers(COUNT)
     source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    BACKEND.gather(target, source, "group")
+    torch.ops.lms.begin_group()
+    BACKEND.gather(target, source, "group", asynchronous)
     work_beside_it()
+    torch.ops.lms.end_group()
     BACKEND.end_group()
     work_beside_it()
     BACKEND.wait()
@@ -65,6 +66,25 @@ def check_held_in_a_group() -> None:
     assert is_held(source) and is_held(target)
     del source, target
     assert pinned() == 0
+
+
+def check_held_in_a_group() -> None:
+    """Nothing is launched before the group ends, though its Works have completed."""
+    held_in_a_group(asynchronous=True)
+
+
+def check_held_in_a_group_without_works() -> None:
+    held_in_a_group(asynchronous=False)
+
+
+def check_not_held_on_the_current_stream() -> None:
+    """Outside of a group, what has no Work is queued there."""
+    host = numbers(COUNT)
+    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "event", False)
+    work_beside_it()
+    assert not is_held(source) and not is_held(target)
+    assert_same(target, host)
 
 
 def check_a_storage_that_dies_meanwhile() -> None:

@@ -69,7 +69,11 @@ class CopyBackend final : public c10d::Backend {
   c10::intrusive_ptr<Work> _allgather_base(
       at::Tensor& output,
       at::Tensor& input,
-      const c10d::AllgatherOptions& /*options*/) override {
+      const c10d::AllgatherOptions& options) override {
+    if (!options.asyncOp && kind != "group") {
+      output.copy_(input);
+      return {};
+    }
     c10::intrusive_ptr<CopyWork> work;
     if (kind == "queued") {
       work = c10::make_intrusive<QueuedWork>();
@@ -88,7 +92,11 @@ class CopyBackend final : public c10d::Backend {
       launch();
     }
     works.push_back(work);
-    return work;
+    c10::intrusive_ptr<Work> result;
+    if (options.asyncOp) {
+      result = work;
+    }
+    return result;
   }
 
   std::string kind;
@@ -114,9 +122,15 @@ c10d::ProcessGroup& group() {
   return *instance;
 }
 
-void gather(at::Tensor output, at::Tensor input, const std::string& kind) {
+void gather(
+    at::Tensor output,
+    at::Tensor input,
+    const std::string& kind,
+    bool asynchronous) {
   backend().kind = kind;
-  group()._allgather_base(output, input);
+  c10d::AllgatherOptions options;
+  options.asyncOp = asynchronous;
+  group()._allgather_base(output, input, options);
 }
 
 void end_group() {
@@ -134,7 +148,10 @@ void wait() {
 } // namespace
 
 TORCH_LIBRARY(backend, m) {
-  m.def("gather(Tensor output, Tensor input, str kind) -> ()", gather);
+  m.def(
+      "gather(Tensor output, Tensor input, str kind, bool asynchronous=True)"
+      " -> ()",
+      gather);
   m.def("end_group() -> ()", end_group);
   m.def("wait() -> ()", wait);
 }

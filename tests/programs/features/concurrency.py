@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from features.common import Result, Section, gradients, numbers, perceptron
+from features.common import Result, Section, numbers, perceptron
 
 SECTION = feature = Section("Threads and processes")
 
@@ -53,14 +53,18 @@ def training_threads() -> Generator[None, None, Result]:
     return {"weights": [model.state_dict() for model in models]}
 
 
-@feature("`DataParallel`", gpu="NCCL copies between the devices")
+@feature("`DataParallel`")
 def data_parallel() -> Generator[None, None, Result]:
     model = perceptron()
     parallel = nn.DataParallel(model, device_ids=range(torch.cuda.device_count()))
-    y = parallel(numbers(512, 512))
-    yield
-    y.square().mean().backward()
-    return {"y": y, "gradients": gradients(model)}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(2):
+        y = parallel(numbers(512, 512, seed=step))
+        yield
+        y.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"y": y, "weights": model.state_dict()}
 
 
 @feature("`DataLoader` with worker processes and page-locked memory")

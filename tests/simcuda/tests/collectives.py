@@ -1,4 +1,4 @@
-"""Every collective of NCCL against the same sum on the host; torchrun starts a process per device."""
+"""Every collective of NCCL against the same sum on the host; torchrun starts the processes."""
 
 from __future__ import annotations
 

@@ -25,6 +25,18 @@ _IDENTITY_CALLERS = {
     ("torch.distributed.checkpoint._state_dict_stager", None),
 }
 
+# Functions of torch._C that call NCCL on a process's own devices, as DataParallel does.
+_NCCL_CALLS = (
+    "_broadcast",
+    "_broadcast_coalesced",
+    "_broadcast_out",
+    "_nccl_all_gather",
+    "_nccl_all_reduce",
+    "_nccl_broadcast",
+    "_nccl_reduce",
+    "_nccl_reduce_scatter",
+)
+
 _undo: list[Callable[[], None]] = []
 
 
@@ -104,6 +116,27 @@ def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     return with_bytes
+
+
+def _nccl_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls of NCCL, which take the addresses of tensors and of what they make of them.
+
+    What they queue on the current streams is known to LMS, what they queue on others is not.
+    """
+
+    def call(*args: Any) -> Any:
+        items = [
+            item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else [arg])
+        ]
+        tensors = [item for item in items if isinstance(item, torch.Tensor)]
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        if any(isinstance(item, torch.cuda.Stream) for item in items):
+            for storage in storages:
+                torch.ops.lms.hold(storage._cdata)
+        with torch.cuda.lms.pin(*storages):
+            return original(*args)
+
+    return call
 
 
 def _getitem_hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,6 +248,19 @@ def _profiler_hook(is_on: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     return hook
 
 
+def _group_hook(switch: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For the beginning or the end of a group of collectives that are launched together."""
+
+    def hook(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            getattr(torch.ops.lms, switch)()
+            return original(*args)
+
+        return call
+
+    return hook
+
+
 def install() -> None:
     for owner in (torch.Tensor, torch.UntypedStorage):
         _hook(owner, "data_ptr", _address_hook)
@@ -229,10 +275,16 @@ def install() -> None:
         if hasattr(torch.UntypedStorage, name):
             _hook(torch.UntypedStorage, name, _release_hook)
     _hook(torch._C, "_is_alias_of", _alias_hook)
+    for name in _NCCL_CALLS:
+        _hook(torch._C, name, _nccl_hook)
     _hook(threading.Thread, "start", _thread_hook)
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)
     _hook(torch.autograd.function.BackwardCFunction, "apply", _function_hook)
+    if torch.distributed.is_available():
+        group = torch.distributed.ProcessGroup
+        _hook(group, "_start_coalescing", _group_hook("begin_group"))
+        _hook(group, "_end_coalescing", _group_hook("end_group"))
     profiler = torch.autograd.profiler
     _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
     _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))

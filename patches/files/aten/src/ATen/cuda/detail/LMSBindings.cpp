@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSBackward.h>
+#include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
@@ -345,6 +346,9 @@ TORCH_LIBRARY(lms, m) {
       });
   m.def("step_trace() -> ()", Trace::step);
   m.def("close_trace() -> ()", Trace::close);
+  // See Note [Collectives].
+  m.def("begin_group() -> ()", begin_group);
+  m.def("end_group() -> ()", end_group);
   m.def("pause_adoption() -> ()", pause_adoption);
   m.def("resume_adoption() -> ()", resume_adoption);
 }

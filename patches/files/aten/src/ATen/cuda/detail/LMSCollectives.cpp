@@ -8,6 +8,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -29,6 +30,21 @@ bool is_made_by(const c10d::Work& work, const char* class_name) {
 // arguments: Gloo's reduce_scatter. It never says that it has completed.
 bool is_lazy(const c10d::Work& work) {
   return is_made_by(work, "LambdaWork");
+}
+
+thread_local int groups = 0; // that the thread has begun
+
+// Whether an operator that returns no Work is queued on the current stream.
+bool is_synchronous(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& name = schema.arguments()[i].name();
+    if (name == "async_op" || name == "asyncOp") { // the latter until 2.7
+      return groups == 0 && !arguments[i].toBool();
+    }
+  }
+  return false;
 }
 
 // A collective's pins, which belong to no thread, until it is destroyed.
@@ -58,10 +74,14 @@ class Collective {
   void set_work(WorkPtr work) {
     work_ = std::move(work);
     if (is_nccl() && has_completed()) {
-      for (const auto& [device, pins] : pinned_) {
-        for (const Pin& pin : pins) {
-          device->hold(pin.record);
-        }
+      hold();
+    }
+  }
+
+  void hold() const {
+    for (const auto& [device, pins] : pinned_) {
+      for (const Pin& pin : pins) {
+        device->hold(pin.record);
       }
     }
   }
@@ -128,6 +148,14 @@ bool is_functional(const c10::FunctionSchema& schema) {
 
 } // namespace
 
+void begin_group() {
+  ++groups;
+}
+
+void end_group() {
+  groups = std::max(groups - 1, 0); // it may have begun before LMS was on
+}
+
 bool is_collective(const c10::FunctionSchema& schema) {
   return schema.name().rfind("c10d::", 0) == 0 ||
       (is_functional(schema) &&
@@ -149,10 +177,10 @@ void run_collective(
   }
   release_completed_collectives();
   const auto& schema = op.schema();
-  auto pinned = pin_arguments(
-      schema,
-      torch::jit::last(*stack, schema.arguments().size()),
-      /*adopt=*/!is_adoption_paused());
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  const bool is_queued = is_synchronous(schema, arguments);
+  auto pinned =
+      pin_arguments(schema, arguments, /*adopt=*/!is_adoption_paused());
   if (is_functional(schema)) {
     const auto at_end = c10::make_scope_exit([&] { unpin(pinned); });
     const AdoptionPause unwritten;
@@ -166,7 +194,9 @@ void run_collective(
   Collective collective(std::move(pinned));
   run_operator(op, keys, stack);
   auto work = find_work(torch::jit::last(*stack, schema.returns().size()));
-  if (work && !is_lazy(*work)) {
+  if (!work && !is_queued) {
+    collective.hold();
+  } else if (work && !is_lazy(*work)) {
     collective.set_work(std::move(work));
     add(std::move(collective));
   }

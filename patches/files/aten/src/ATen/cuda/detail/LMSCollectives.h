@@ -13,12 +13,18 @@ namespace at::cuda::lms {
 // completed. With NCCL the device is done then. Others may have queued copies
 // that nobody else waits for yet: there the host waits for the device.
 //
-// Between NCCL's group calls, as for a batch of sends and receives, the Works
-// say at once that they have completed, before anything is launched. Then
-// nothing tells when it is: the storages are held for the rest of their lives.
+// Between NCCL's group calls, as for a batch of sends and receives, an operator
+// has no Work, or one that says at once that it has completed, before anything
+// is launched. Then nothing tells when it is: the storages are held for the
+// rest of their lives. Outside of a group an operator without a Work is one
+// that was told not to be asynchronous: it is queued on the current stream.
 //
 // The operators of torch.distributed._functional_collectives give their results
 // out before they are written. These are not adopted: wait_tensor does that.
+
+// The thread's calls between these are one group.
+void begin_group();
+void end_group();
 
 // True for operators of torch.distributed.
 bool is_collective(const c10::FunctionSchema& schema);
