@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +16,14 @@ from support.device import Device, find
 pytest.register_assert_rewrite("support.programs")
 
 
+def part(text: str) -> str:
+    """For an option "K/N", the K-th of N parts."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text} is not K/N, the K-th of N parts, as 3/8")
+    return text
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
@@ -22,11 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where programs run: the simulated device, or a real GPU (default: LMS_DEVICE or sim)",
     )
     parser.addoption(
-        "--upstream-every",
-        type=int,
-        default=400,
-        metavar="N",
-        help="run one in N of PyTorch's own tests (default: 400; 1, which takes hours, is all)",
+        "--upstream-part",
+        type=part,
+        default="1/400",
+        metavar="K/N",
+        help="run the K-th of N parts of PyTorch's own tests (default: 1/400; 1/1 takes hours)",
     )
     parser.addoption(
         "--random-seeds",

@@ -2,8 +2,8 @@
 
 UPSTREAM_RECORD names the file for the outcomes, a JSON object per line, written as they come: a
 process that dies tells what it died of, and the next one goes on after that. UPSTREAM_ONLY names a
-file with the tests to run, a line each; without it UPSTREAM_EVERY says that one in so many of those
-for CUDA is run, chosen by a hash of its name.
+file with the tests to run, a line each; without it UPSTREAM_PART, "K/N", says that those for CUDA
+are run which a hash of their names puts into the K-th of N parts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 def chosen(names: list[str]) -> set[str]:
     if only := os.environ.get("UPSTREAM_ONLY"):
         return set(Path(only).read_text().splitlines())
-    every = int(os.environ["UPSTREAM_EVERY"])
+    part, parts = map(int, os.environ["UPSTREAM_PART"].split("/"))
     for_cuda = (name for name in names if "cuda" in name.lower() and not CAPTURES.search(name))
-    return {name for name in for_cuda if zlib.crc32(name.encode()) % every == 0}
+    return {name for name in for_cuda if zlib.crc32(name.encode()) % parts == part - 1}
 
 
 def record() -> Path:

@@ -68,7 +68,7 @@ def lost(device: Device, file: str, mode: str, folder: Path, expected: list[str]
 
 
 def run(
-    device: Device, file: str, mode: str, folder: Path, only: list[str] | int, limit: int = 0
+    device: Device, file: str, mode: str, folder: Path, only: list[str] | str, limit: int = 0
 ) -> Outcomes:
     """Runs tests of a file or folder that use CUDA.
 
@@ -77,14 +77,14 @@ def run(
         file: one of `files`.
         mode: one of `MODES`.
         folder: for files of this function's own.
-        only: the names of the tests, or one in how many.
+        only: the names of the tests, or which part of all: "K/N".
         limit: bytes that LMS may use, 0: all.
     """
     record, wanted = folder / f"{mode}-{limit >> 20}.jsonl", folder / f"{mode}.txt"
     record.write_text("")
     environment = {**MODES[mode], "UPSTREAM_RECORD": str(record), "PYTORCH_LMS_LIMIT": str(limit)}
-    if isinstance(only, int):
-        environment["UPSTREAM_EVERY"] = str(only)
+    if isinstance(only, str):
+        environment["UPSTREAM_PART"] = only
     else:
         wanted.write_text("\n".join(only))
         environment["UPSTREAM_ONLY"] = str(wanted)

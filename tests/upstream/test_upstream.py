@@ -19,8 +19,8 @@ if not version("torch").startswith(f"{source_tree.VERSION}+"):
 def test_what_passes_without_lms_passes_with_it(
     device: Device, pytestconfig: pytest.Config, tmp_path: Path, file: str
 ) -> None:
-    every = pytestconfig.getoption("--upstream-every")
-    expected = suite.run(device, file, "off", tmp_path, every).passed
+    part = pytestconfig.getoption("--upstream-part")
+    expected = suite.run(device, file, "off", tmp_path, part).passed
     excused = suite.excused(file)
     lost = {
         f"{mode} {name}": message
