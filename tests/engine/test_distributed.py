@@ -31,10 +31,16 @@ SCENARIOS = {
     "groups": "Groups of collectives, batches of sends and receives",
     "pipeline": "Pipeline parallel, one forward, one backward",
 }
-NCCL_ONLY = {"pipeline", "groups"}
+NCCL_ONLY = {"pipeline", "groups"}  # gloo has no groups and sends no CUDA tensors
+CASES = [
+    pytest.param(backend, name, marks=pytest.mark.compatibility("Several GPUs", title, "works"))
+    for backend in ("gloo", "nccl")
+    for name, title in SCENARIOS.items()
+    if backend == "nccl" or name not in NCCL_ONLY
+]
 
 
-@pytest.fixture(scope="module", params=["gloo", "nccl"])
+@pytest.fixture(scope="module")
 def backend(request: pytest.FixtureRequest, device: Device) -> str:
     if device.count < PROCESSES:
         pytest.skip(f"it takes {PROCESSES} devices")
@@ -62,16 +68,8 @@ def rows(device: Device, backend: str) -> Rows:
     return found
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(name, marks=pytest.mark.compatibility("Several GPUs", title, "works"))
-        for name, title in SCENARIOS.items()
-    ],
-)
-def test_the_same_bits(rows: Rows, backend: str, scenario: str) -> None:
-    if scenario in NCCL_ONLY and backend != "nccl":
-        pytest.skip("gloo has no groups and sends no CUDA tensors")
+@pytest.mark.parametrize(("backend", "scenario"), CASES, indirect=["backend"], scope="module")
+def test_the_same_bits(rows: Rows, scenario: str) -> None:
     for rank in range(PROCESSES):
         runs = rows[scenario, rank]
         assert list(runs) == ["off", "fits", "small", "chaos"], f"process {rank} ended early"

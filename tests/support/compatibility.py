@@ -1,7 +1,7 @@
 """The table of docs/compatibility.md, made of how tests ended.
 
 A test marked `compatibility(section, title, shown)` has a line in it: `shown` if it passes. Where
-several tests have the same line, it shows the worst.
+several tests have the same line, it says that one has failed, else what one shows that has run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ of how the tests ended: PyTorch {release} on the {device}.
 which pages out everything after every operator.
 """
 FAILS = "**fails**"
+RANKS = ("skipped", "passed", "failed")  # of several reports on a line, the last counts
 
 
 def record(items: Iterable[pytest.Item]) -> None:
@@ -32,14 +33,13 @@ def record(items: Iterable[pytest.Item]) -> None:
 
 
 def write(path: Path, reports: Iterable[pytest.TestReport], release: str, device: str) -> None:
-    """Writes the table; of two reports on a line, the later one counts unless the other failed."""
+    """Writes the table."""
     sections: dict[str, dict[str, str]] = defaultdict(dict)
-    for report in reports:
+    for report in sorted(reports, key=lambda report: RANKS.index(report.outcome)):
         for section, title, shown in (
             value for name, value in report.user_properties if name == NAME
         ):
-            if sections[section].get(title) != FAILS:
-                sections[section][title] = _outcome(report, shown)
+            sections[section][title] = _outcome(report, shown)
     text = HEAD.format(release=release, device=device)
     for section, lines in sorted(sections.items()):
         rows = [f"| {title} | {lines[title]} |" for title in sorted(lines, key=_letters)]
