@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from typing import Any
-
 import pytest
-from support.child import failure
-from support.device import PROGRAMS, Device
-from support.programs import Measured, check_runs
-
-PROGRAM = PROGRAMS / "distributed.py"
-PROCESSES = 2
-Rows = dict[tuple[str, int], dict[str, dict[str, Any]]]  # by scenario and rank, then by mode
-
+from support import torchrun
+from support.device import Device
 
 SCENARIOS = {
     "collectives": "Collectives, one by one",
@@ -41,37 +31,11 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def backend(request: pytest.FixtureRequest, device: Device) -> str:
-    if device.count < PROCESSES:
-        pytest.skip(f"it takes {PROCESSES} devices")
-    name: str = request.param
-    if name == "gloo" and not device.simulated:
-        pytest.skip("gloo's collectives go through the host: NCCL is there")
-    return name
+def rows(request: pytest.FixtureRequest, device: Device) -> torchrun.Rows:
+    """All scenarios, on one of the backends."""
+    return torchrun.run(device, request.param)
 
 
-@pytest.fixture(scope="module")
-def rows(device: Device, backend: str) -> Rows:
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
-    done = device.run(
-        *launcher, PROGRAM, backend, devices=PROCESSES, kernels="async", capacity="1G"
-    )
-    found: Rows = defaultdict(dict)
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            row = json.loads(line)
-            found[row["scenario"], row["rank"]][row["mode"]] = row
-    if done.status != 0:
-        first = [line for line in done.stderr.splitlines() if line.startswith("[rank0]")]
-        written = "\n".join(first) or done.stderr  # torchrun adds how it was told
-        raise failure(done.command, f"ended with exit status {done.status}", written)
-    return found
-
-
-@pytest.mark.parametrize(("backend", "scenario"), CASES, indirect=["backend"], scope="module")
-def test_the_same_bits(rows: Rows, scenario: str) -> None:
-    for rank in range(PROCESSES):
-        runs = rows[scenario, rank]
-        assert list(runs) == ["off", "fits", "small", "chaos"], f"process {rank} ended early"
-        measured = {mode: Measured(row["result"], row["memory"]) for mode, row in runs.items()}
-        check_runs(measured, runs["small"]["limit"])
+@pytest.mark.parametrize(("rows", "scenario"), CASES, indirect=["rows"], scope="module")
+def test_the_same_bits(rows: torchrun.Rows, scenario: str) -> None:
+    torchrun.check(rows, scenario)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from lms_cli import lms_environment, paths, releases
-from support import features
+from support import features, torchrun
 from support.device import Device
 from support.programs import Programs, programs_on
 
@@ -38,6 +38,12 @@ def programs(with_libraries: Device) -> Iterator[Programs]:
 @pytest.mark.parametrize("feature", features.parameters(FEATURES))
 def test_library(device: Device, programs: Programs, feature: features.Listed) -> None:
     features.compare(device, programs, feature)
+
+
+@pytest.mark.compatibility("Libraries", "`lightning.Trainer`, data parallel", "works")
+def test_lightning_with_several_processes(with_libraries: Device) -> None:
+    rows = torchrun.run(with_libraries, "nccl", "lightning_trainer")
+    torchrun.check(rows, "lightning_trainer")
 
 
 def test_example_of_many_models(with_libraries: Device) -> None:

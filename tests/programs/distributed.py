@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 from training import digest, make_deterministic
 
 WIDTH = 768
@@ -250,6 +252,33 @@ def groups() -> Result:
     return {"tensors": digest(dict(enumerate([*tensors, received, *ballast])))}
 
 
+def lightning_trainer() -> Result:
+    """Its process group is the one that there is."""
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = perceptron()
+
+        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+            return self.layers(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return adamw(self)
+
+    model = Lit()
+    rows = TensorDataset(torch.cat([x.cpu() for x in batches()]))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lightning.Trainer(
+            accelerator="cuda", devices=dist.get_world_size(), strategy="ddp", max_epochs=1,
+            logger=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=folder,
+        )  # fmt: skip
+        trainer.fit(model, DataLoader(rows, BATCH))
+    return {"weights": weights_of(model)}
+
+
 # Peak need over limit. Sharded weights are allocated on four streams, each of which has segments of
 # its own; with those on the host there is hardly more than one segment.
 SCENARIOS: dict[Callable[[], Result], float] = {
@@ -266,8 +295,10 @@ SCENARIOS: dict[Callable[[], Result], float] = {
     split_layers: 2.0,
     pipeline: 1.5,
     groups: 1.5,
+    lightning_trainer: 2.0,
 }
 NCCL_ONLY = {pipeline, groups}  # gloo has no groups and sends no CUDA tensors
+LIBRARIES = {lightning_trainer}  # run if they are named only: they may not be installed
 
 
 def release_collectives() -> None:
@@ -281,10 +312,10 @@ def main() -> None:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend, *chosen = sys.argv[1:]
     dist.init_process_group(backend, timeout=TIMEOUT)
+    others = LIBRARIES if backend == "nccl" else LIBRARIES | NCCL_ONLY
+    usual = [scenario.__name__ for scenario in SCENARIOS if scenario not in others]
     for scenario, ratio in SCENARIOS.items():
-        if chosen and scenario.__name__ not in chosen:
-            continue
-        if scenario in NCCL_ONLY and backend != "nccl":
+        if scenario.__name__ not in (chosen or usual):
             continue
         limit = 0
         for mode in MODES:
