@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -65,7 +66,7 @@ def measure(program: Callable[[], Result], mode: str, limit: int = 0) -> Measure
 
 @contextlib.contextmanager
 def lms(mode: str, limit: int = 0) -> Iterator[None]:
-    """Switches LMS to one of MODES, and off at the end."""
+    """Switches LMS to one of MODES, for processes started meanwhile as well, and off at the end."""
     if mode not in MODES:
         raise ValueError(f"mode {mode} is none of {MODES}")
     release_memory()
@@ -73,11 +74,13 @@ def lms(mode: str, limit: int = 0) -> Iterator[None]:
         torch.cuda.set_limit_lms(limit if mode == "small" else 0)
         torch.cuda.set_enabled_lms(True)
         torch.ops.lms.set_chaos(mode == "chaos")
+        os.environ["PYTORCH_LMS"] = "chaos" if mode == "chaos" else "1"
     try:
         yield
     finally:
         release_memory()
         if mode != "off":
+            del os.environ["PYTORCH_LMS"]
             torch.ops.lms.set_chaos(False)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)

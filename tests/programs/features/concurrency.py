@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from features.common import Result, Section, numbers, perceptron
+from features.common import Result, Section, gradients, numbers, perceptron
 
 SECTION = feature = Section("Threads and processes")
+SECONDS = 60  # that a process waits for another
 
 
 @feature("A pool of threads that serves inference")
@@ -65,6 +67,42 @@ def data_parallel() -> Generator[None, None, Result]:
         optimizer.step()
         optimizer.zero_grad()
     return {"y": y, "weights": model.state_dict()}
+
+
+def train_shared(received: Any, sent: Any) -> None:
+    """In a process of its own: trains another's model, and shares a tensor of its own."""
+    model, x = received.get(timeout=SECONDS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sent.put(x * 2)
+    received.get(timeout=SECONDS)
+    torch.cuda.synchronize()  # and lets go of what is shared, which a process that ends does not
+
+
+@feature("`torch.multiprocessing`: models and tensors shared between processes, as for Hogwild")
+def shared_tensors() -> Generator[None, None, Result]:
+    processes = torch.multiprocessing.get_context("spawn")
+    model, x, others = perceptron(), numbers(512, 512), numbers(512, 512, seed=2)
+    yield
+    sent, received = processes.Queue(), processes.Queue()
+    process = processes.Process(target=train_shared, args=(sent, received))
+    process.start()
+    sent.put((model, x))
+    doubled = received.get(timeout=SECONDS)
+    total = doubled + others
+    yield
+    total += doubled
+    torch.cuda.synchronize()
+    del doubled
+    sent.put("done")
+    process.join()
+    torch.cuda.ipc_collect()
+    yield
+    model(x).sum().backward()
+    return {"total": total, "weights": model.state_dict(), "gradients": gradients(model)}
 
 
 @feature("`DataLoader` with worker processes and page-locked memory")

@@ -9,6 +9,7 @@
 #include "config.h"
 #include "copy.h"
 #include "device.h"
+#include "ipc.h"
 #include "memory.h"
 #include "stream.h"
 #include "timing.h"
@@ -89,6 +90,7 @@ SIMCUDA_API cudaError_t cudaFree(void* address) {
     return cudaSuccess;
   }
   synchronize(owner(address));
+  forget_shared(address);
   return report(free_device(address) ? cudaSuccess : cudaErrorInvalidValue);
 }
 

@@ -56,31 +56,6 @@ SIMCUDA_API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t,
 }
 #endif
 
-// Memory shared between processes.
-
-SIMCUDA_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
-  return not_simulated("cudaIpcGetMemHandle");
-}
-
-SIMCUDA_API cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t,
-                                             unsigned) {
-  return not_simulated("cudaIpcOpenMemHandle");
-}
-
-SIMCUDA_API cudaError_t cudaIpcCloseMemHandle(void*) {
-  return cudaSuccess;
-}
-
-SIMCUDA_API cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t*,
-                                              cudaEvent_t) {
-  return not_simulated("cudaIpcGetEventHandle");
-}
-
-SIMCUDA_API cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*,
-                                               cudaIpcEventHandle_t) {
-  return not_simulated("cudaIpcOpenEventHandle");
-}
-
 // Memory pools: cudaMallocAsync works, its pools have nothing to set.
 
 SIMCUDA_API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool,

@@ -18,25 +18,61 @@ Events& events() {
   return *all;
 }
 
+cudaEvent_t add(std::shared_ptr<Event> event) {
+  const auto handle = reinterpret_cast<cudaEvent_t>(event.get());
+  Events& all = events();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.by_handle[handle] = std::move(event);
+  return handle;
+}
+
 }  // namespace
 
 Event::Event(int device_, bool timed_) : timed(timed_), device(device_) {}
+
+Event::Event(int device_, std::shared_ptr<SharedEvent> shared)
+    : timed(false), device(device_), shared_(std::move(shared)) {}
+
+Event::~Event() {
+  if (relay_) {
+    relay_->close();
+  }
+}
 
 void Event::record(Stream& stream) {
   auto time = std::make_shared<int64_t>(0);
   Mark mark = timed ? stream.stamp(time) : stream.tail();
   std::lock_guard<std::mutex> lock(mutex_);
+  if (shared_) {
+    record_ = shared_->record();
+    mark = stream.enqueue({TaskKind::Control, [event = shared_, n = record_] {
+                             event->reach(n);
+                           }});
+  }
   mark_ = std::move(mark);
   time_ = std::move(time);
 }
 
-Mark Event::mark() const {
+Mark Event::mark() {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (shared_ && shared_->recorded() != record_) {
+    if (!relay_) {
+      relay_ = make_stream(device, false, 0);
+    }
+    record_ = shared_->recorded();
+    mark_ = relay_->enqueue({TaskKind::Control, [event = shared_, n = record_] {
+                               event->wait_for(n);
+                             }});
+  }
   return mark_;
 }
 
-bool Event::recorded() const {
+bool Event::recorded() {
   return mark().stream != nullptr;
+}
+
+std::optional<SharedName> Event::shared_name() const {
+  return shared_ ? std::optional(shared_->name()) : std::nullopt;
 }
 
 float Event::milliseconds_since(const Event& start) const {
@@ -52,13 +88,17 @@ std::shared_ptr<Event> find_event(cudaEvent_t handle) {
 }
 
 cudaEvent_t create_event(int device, unsigned flags) {
+  if ((flags & cudaEventInterprocess) != 0) {
+    return add(
+        std::make_shared<Event>(device, std::make_shared<SharedEvent>(device)));
+  }
   const bool timed = (flags & cudaEventDisableTiming) == 0;
-  auto event = std::make_shared<Event>(device, timed);
-  const auto handle = reinterpret_cast<cudaEvent_t>(event.get());
-  Events& all = events();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.by_handle[handle] = std::move(event);
-  return handle;
+  return add(std::make_shared<Event>(device, timed));
+}
+
+cudaEvent_t open_event(const SharedName& name) {
+  return add(std::make_shared<Event>(name.device,
+                                     std::make_shared<SharedEvent>(name)));
 }
 
 bool destroy_event(cudaEvent_t handle) {

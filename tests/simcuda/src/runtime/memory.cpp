@@ -149,9 +149,6 @@ void give_back_memory(int device, size_t bytes) {
 }
 
 void add_mapped(int device, void* address, size_t bytes) {
-  if (config().poison > 0) {
-    fill_pattern(address, bytes, kFresh);
-  }
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
   m.ranges[number(address)] =

@@ -21,7 +21,7 @@ struct Range {
   int device = -1;  // owner, -1 for host memory
   uintptr_t base = 0;
   size_t bytes = 0;     // 0: unknown, for pageable memory
-  bool mapped = false;  // by the driver, see virtual_memory.h
+  bool mapped = false;  // see virtual_memory.h and ipc.h
   int64_t owed = 0;     // virtual time, ns, see owe
 
   bool holds(const void* address, size_t n) const {
@@ -40,9 +40,10 @@ bool free_device(void* address);
 // The device that owns this allocation, or -1.
 int owner(const void* address);
 
-// For virtual_memory.h: memory without an address, and where it is mapped.
+// For virtual_memory.h: memory without an address.
 bool take_memory(int device, size_t bytes);
 void give_back_memory(int device, size_t bytes);
+// For it and ipc.h: where a device's memory is mapped.
 void add_mapped(int device, void* address, size_t bytes);
 void remove_mapped(void* address);
 

@@ -44,13 +44,6 @@ Streams& streams() {
   return *all;
 }
 
-std::shared_ptr<Stream> make_stream(int device, bool implicit, int priority) {
-  if (timed()) {
-    return std::make_shared<TimedStream>(device, implicit, priority);
-  }
-  return std::make_shared<WorkerStream>(device, implicit, priority);
-}
-
 std::shared_ptr<Stream> legacy_stream(int device) {
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -143,6 +136,13 @@ void Stream::join_implicitly() {
       wait_for(other->own_tail());
     }
   }
+}
+
+std::shared_ptr<Stream> make_stream(int device, bool implicit, int priority) {
+  if (timed()) {
+    return std::make_shared<TimedStream>(device, implicit, priority);
+  }
+  return std::make_shared<WorkerStream>(device, implicit, priority);
 }
 
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device) {

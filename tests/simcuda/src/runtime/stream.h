@@ -71,6 +71,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   virtual uint64_t last() const = 0;
 };
 
+// One without a handle.
+std::shared_ptr<Stream> make_stream(int device, bool implicit, int priority);
 // The stream of a handle for the calling thread, which may be one of the three
 // default streams; empty when there is no such stream.
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device);

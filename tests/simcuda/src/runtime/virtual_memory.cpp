@@ -135,6 +135,9 @@ bool map_piece(void* address, size_t bytes, uint64_t handle) {
   if (!timed() && !set_memory(address, bytes, true)) {
     return false;
   }
+  if (config().poison > 0) {
+    fill_pattern(address, bytes, kFresh);
+  }
   found->second.mapped = number(address);
   all().mapped[number(address)] = handle;
   add_mapped(found->second.device, address, bytes);
