@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Generator
 
 import torch
+import torch._inductor
 from torch import Tensor, fx
 
 from features.common import Result, Section, gradients, leaf, numbers, perceptron
@@ -39,6 +41,32 @@ def inductor() -> Generator[None, None, Result]:
     y.square().mean().backward()
     yield
     return {"y": y, "gradients": gradients(model)}
+
+
+@feature("`torch.compile`, `cudagraphs`", gpu="the simulated device does not capture")
+def captured() -> Generator[None, None, Result]:
+    torch._dynamo.reset()
+    model = torch.compile(perceptron(), backend="cudagraphs")
+    results = []
+    for seed in range(4):
+        with torch.no_grad():
+            results.append(model(numbers(*SHAPE, seed=seed)).clone())
+        yield
+    return {"results": results}
+
+
+@feature("AOTInductor: packaged and loaded", gpu="Triton compiles for real devices only")
+def packaged() -> Generator[None, None, Result]:
+    x = numbers(*SHAPE)
+    program = torch.export.export(perceptron(), (x,))
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/model.pt2"
+        path = torch._inductor.aoti_compile_and_package(program, package_path=file)
+        yield
+        loaded = torch._inductor.aoti_load_package(path)
+        y = loaded(x)
+    yield
+    return {"y": y}
 
 
 @feature("`torch.compile` around breaks of the graph")

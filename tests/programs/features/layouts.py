@@ -24,6 +24,25 @@ def sparse_coo() -> Generator[None, None, Result]:
     return {"product": product, "gradient": values.grad, "dense": matrix.to_dense()}
 
 
+@feature("Sparse: CSR", gpu="its kernels are not simulated")
+def sparse_csr() -> Generator[None, None, Result]:
+    matrix = numbers(1024, 1024).relu().to_sparse_csr()
+    yield
+    product = matrix @ numbers(1024, 256)
+    yield
+    return {"product": product, "dense": matrix.to_dense()}
+
+
+@feature("Sparse: semi-structured", gpu="its kernels are not simulated")
+def sparse_semi_structured() -> Generator[None, None, Result]:
+    mask = torch.tensor([0, 0, 1, 1]).tile((256, 64)).cuda()
+    weights = torch.sparse.to_sparse_semi_structured(numbers(256, 256, dtype=torch.half) * mask)
+    yield
+    y = torch.nn.functional.linear(numbers(128, 256, dtype=torch.half), weights)
+    yield
+    return {"y": y}
+
+
 @feature("Nested tensors, jagged")
 def nested() -> Generator[None, None, Result]:
     parts = [leaf(rows, 256, seed=rows) for rows in (100, 700, 300)]

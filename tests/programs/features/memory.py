@@ -10,6 +10,7 @@ import torch
 from features.common import COUNT, Result, Section, gradients, leaf, numbers, perceptron
 
 SECTION = feature = Section("Streams and memory")
+PER_THREAD = 2  # cudaStreamPerThread
 
 
 @feature("Side streams, events, `record_stream`", ratio=1.2)
@@ -41,6 +42,21 @@ def priorities() -> Generator[None, None, Result]:
         main.wait_stream(stream)
         yield
     return {"results": results}
+
+
+@feature("The default stream of a thread", ratio=1.2)
+def stream_of_the_thread() -> Generator[None, None, Result]:
+    main, stream = torch.cuda.current_stream(), torch.cuda.ExternalStream(PER_THREAD)
+    x = numbers()
+    stream.wait_stream(main)
+    with torch.cuda.stream(stream):
+        y = x.exp()
+    yield
+    with torch.cuda.stream(stream):
+        y += x
+    main.wait_stream(stream)
+    yield
+    return {"x": x, "y": y}
 
 
 @feature("`non_blocking` copies both ways, page-locked memory")

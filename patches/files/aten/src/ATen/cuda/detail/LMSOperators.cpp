@@ -140,6 +140,36 @@ class NewOperators final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {}
 };
 
+c10::DispatchKeySet keys_after(c10::DispatchKeySet keys, DispatchKey key) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+}
+
+// Redispatches to `below`.
+void run_pinned(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet below,
+    torch::jit::Stack* stack) {
+  const Unpinned unpinned;
+  if (!Settings::get().active()) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  if (C10_UNLIKELY(has_new_operators.load(std::memory_order_relaxed))) {
+    intercept_operators();
+  }
+  look_after_collectives();
+  const auto& schema = op.schema();
+  OperatorScope scope(
+      schema, below, torch::jit::last(*stack, schema.arguments().size()));
+  {
+    AdoptionPause inside;
+    op.redispatchBoxed(below, stack);
+  }
+  if (!is_adoption_paused()) {
+    scope.adopt(torch::jit::last(*stack, schema.returns().size()));
+  }
+}
+
 // A lazy clone shares the bytes of its original until one of them is written.
 // That takes a DataPtr of another kind on both, which is not adopted.
 void lazy_clone_kernel(
@@ -153,6 +183,25 @@ void lazy_clone_kernel(
   }
   const AdoptionPause shared;
   run_operator(op, keys, stack);
+}
+
+constexpr c10::DispatchKeySet kOtherBackends{
+    DispatchKey::Quantized,
+    DispatchKey::Sparse,
+    DispatchKey::SparseCsr,
+    DispatchKey::NestedTensor};
+
+void run_on_other_backend(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  const auto below = keys_after(keys, kKeyAboveAllBackends);
+  // What a subclass or a mode of Python makes of it comes by again.
+  if (below.has_any(kOtherBackends) && !below.has(DispatchKey::Python)) {
+    run_pinned(op, below, stack);
+  } else {
+    op.redispatchBoxed(below, stack);
+  }
 }
 
 // Operators that touch no bytes: views, which make a tensor on the same
@@ -172,6 +221,13 @@ bool touches_no_bytes(const c10::FunctionSchema& schema) {
   return true;
 }
 
+bool runs_on_other_backends(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::QuantizedCUDA) ||
+      op.hasKernelForDispatchKey(DispatchKey::SparseCUDA) ||
+      op.hasKernelForDispatchKey(DispatchKey::SparseCsrCUDA) ||
+      op.hasKernelForDispatchKey(DispatchKey::NestedTensorCUDA);
+}
+
 bool runs_on_cuda(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(DispatchKey::CUDA) ||
       op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
@@ -186,6 +242,10 @@ class Interception {
         kKey,
         c10::KernelFunction::makeFromBoxedFunction<&run_operator>(),
         "Large Model Support"));
+    handles_.push_back(Dispatcher::singleton().registerFallback(
+        kKeyAboveAllBackends,
+        c10::KernelFunction::makeFallthrough(),
+        "Large Model Support"));
     handles_.push_back(Dispatcher::singleton().addRegistrationListener(
         std::make_unique<NewOperators>()));
   }
@@ -195,21 +255,38 @@ class Interception {
     has_new_operators.store(false);
     for (const auto& name : Dispatcher::singleton().getAllOpNames()) {
       const auto op = Dispatcher::singleton().findOp(name);
-      if (!op || !op->hasSchema() || seen_.count(name) || !runs_on_cuda(*op)) {
-        continue; // looked at again when more is registered
+      if (!op || !op->hasSchema()) {
+        continue;
       }
-      seen_.insert(name);
-      handles_.push_back(Dispatcher::singleton().registerImpl(
-          name,
-          kKey,
-          kernel_for(op->schema()),
-          /*cpp_signature=*/std::nullopt,
-          /*inferred_function_schema=*/nullptr,
-          "Large Model Support"));
+      // Those that have no kernel yet are looked at again when more is
+      // registered.
+      if (runs_on_cuda(*op) && dense_.insert(name).second) {
+        add(name, kKey, kernel_for(op->schema()));
+      }
+      if (runs_on_other_backends(*op) && !touches_no_bytes(op->schema()) &&
+          !is_collective(op->schema()) && other_.insert(name).second) {
+        add(name,
+            kKeyAboveAllBackends,
+            c10::KernelFunction::makeFromBoxedFunction<
+                &run_on_other_backend>());
+      }
     }
   }
 
  private:
+  void add(
+      const c10::OperatorName& name,
+      DispatchKey key,
+      c10::KernelFunction kernel) {
+    handles_.push_back(Dispatcher::singleton().registerImpl(
+        name,
+        key,
+        std::move(kernel),
+        /*cpp_signature=*/std::nullopt,
+        /*inferred_function_schema=*/nullptr,
+        "Large Model Support"));
+  }
+
   static c10::KernelFunction kernel_for(const c10::FunctionSchema& schema) {
     if (touches_no_bytes(schema)) {
       return c10::KernelFunction::makeFallthrough();
@@ -226,7 +303,8 @@ class Interception {
   }
 
   std::mutex mutex_;
-  std::unordered_set<c10::OperatorName> seen_;
+  std::unordered_set<c10::OperatorName> dense_; // operators that have kernels
+  std::unordered_set<c10::OperatorName> other_;
   std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
@@ -250,33 +328,14 @@ void enable_adoption() {
 
 void set_thread_enabled(bool enabled) {
   c10::impl::tls_set_dispatch_key_included(kKey, enabled);
+  c10::impl::tls_set_dispatch_key_included(kKeyAboveAllBackends, enabled);
 }
 
 void run_operator(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
-  const auto below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  const Unpinned unpinned;
-  if (!Settings::get().active()) {
-    op.redispatchBoxed(below, stack);
-    return;
-  }
-  if (C10_UNLIKELY(has_new_operators.load(std::memory_order_relaxed))) {
-    intercept_operators();
-  }
-  look_after_collectives();
-  const auto& schema = op.schema();
-  OperatorScope scope(
-      schema, below, torch::jit::last(*stack, schema.arguments().size()));
-  {
-    AdoptionPause inside;
-    op.redispatchBoxed(below, stack);
-  }
-  if (!is_adoption_paused()) {
-    scope.adopt(torch::jit::last(*stack, schema.returns().size()));
-  }
+  run_pinned(op, keys_after(keys, kKey), stack);
 }
 
 void pause_adoption() {

@@ -18,7 +18,12 @@ namespace at::cuda::lms {
 // with a CompositeExplicitAutograd kernel would run that instead of the CUDA
 // one. Hence a kernel per operator, the fallback for the rest, and a listener
 // for operators that are registered later.
+//
+// Sparse, nested and quantised tensors have backends above it. An operator with
+// a kernel for one of these gets another of ours, on the key Fake, which has no
+// users either: it passes on what is called with dense tensors only.
 constexpr auto kKey = c10::DispatchKey::FPGA;
+constexpr auto kKeyAboveAllBackends = c10::DispatchKey::Fake;
 
 // Registers the kernels; later calls add operators that are new since.
 void intercept_operators();

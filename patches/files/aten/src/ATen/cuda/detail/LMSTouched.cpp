@@ -1,5 +1,8 @@
 #include <ATen/cuda/detail/LMSTouched.h>
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+
 #include <string>
 #include <utility>
 
@@ -16,8 +19,20 @@ void gather(const c10::Storage& storage, bool writes, TouchedList& out) {
 }
 
 void gather(const at::Tensor& tensor, bool writes, TouchedList& out) {
-  if (tensor.defined() && tensor.is_cuda() && tensor.has_storage()) {
-    gather(tensor.unsafeGetTensorImpl()->unsafe_storage(), writes, out);
+  if (!tensor.defined() || !tensor.is_cuda()) {
+    return;
+  }
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.has_storage()) {
+    gather(impl->unsafe_storage(), writes, out);
+  } else if (const auto* sparse = dynamic_cast<const SparseTensorImpl*>(impl)) {
+    gather(sparse->indices(), writes, out);
+    gather(sparse->values(), writes, out);
+  } else if (
+      const auto* rows = dynamic_cast<const SparseCsrTensorImpl*>(impl)) {
+    gather(rows->compressed_indices(), writes, out);
+    gather(rows->plain_indices(), writes, out);
+    gather(rows->values(), writes, out);
   }
 }
 
