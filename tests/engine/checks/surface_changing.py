@@ -119,13 +119,16 @@ def check_set() -> None:
 def check_lazy_clone() -> None:
     host = numbers(1000)
     for tensor in (paged_out(host), host.cuda()):
+        assert not torch._C._is_cow_tensor(tensor)
         clone = torch._lazy_clone(tensor)
         torch.cuda.reclaim_inactive()
+        assert torch._C._is_cow_tensor(tensor) and torch._C._is_cow_tensor(clone)
         assert_same(clone, host)
         clone.add_(1)
         assert_same(tensor, host)
         tensor.mul_(2)
         page_out(tensor, clone)  # each has bytes of its own now
+        assert not torch._C._is_cow_tensor(tensor) and not torch._C._is_cow_tensor(clone)
         assert_same(clone, host + 1)
         assert_same(tensor, host * 2)
 

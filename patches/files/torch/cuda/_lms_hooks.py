@@ -61,6 +61,12 @@ def storage_of(obj: Any) -> torch.UntypedStorage | None:
     return storage if storage.device.type == "cuda" else None  # a fake tensor's has no bytes
 
 
+def _storages_of(objects: Iterable[Any]) -> list[torch.UntypedStorage]:
+    """The CUDA storages behind those that are tensors or storages."""
+    owners = (obj for obj in objects if isinstance(obj, (torch.Tensor, torch.UntypedStorage)))
+    return [storage for storage in map(storage_of, owners) if storage is not None]
+
+
 def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
     """Replaces an attribute by ``make(original)`` until the hooks are removed."""
     original = getattr(owner, name)
@@ -104,15 +110,10 @@ def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pin_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For calls that read or write the bytes of storages outside operators."""
+    """For calls that look at storages, or read and write their bytes, outside operators."""
 
     def with_bytes(*args: Any, **kwargs: Any) -> Any:
-        storages = [
-            obj
-            for obj in (*args, *kwargs.values())
-            if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda"
-        ]
-        with torch.cuda.lms.pin(*storages):
+        with torch.cuda.lms.pin(*_storages_of((*args, *kwargs.values()))):
             return original(*args, **kwargs)
 
     return with_bytes
@@ -128,8 +129,7 @@ def _nccl_hook(original: Callable[..., Any]) -> Callable[..., Any]:
         items = [
             item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else [arg])
         ]
-        tensors = [item for item in items if isinstance(item, torch.Tensor)]
-        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        storages = _storages_of(items)
         if any(isinstance(item, torch.cuda.Stream) for item in items):
             for storage in storages:
                 torch.ops.lms.hold(storage._cdata)
@@ -275,6 +275,7 @@ def install() -> None:
         if hasattr(torch.UntypedStorage, name):
             _hook(torch.UntypedStorage, name, _release_hook)
     _hook(torch._C, "_is_alias_of", _alias_hook)
+    _hook(torch._C, "_is_cow_tensor", _pin_hook)
     for name in _NCCL_CALLS:
         _hook(torch._C, name, _nccl_hook)
     _hook(threading.Thread, "start", _thread_hook)
