@@ -91,5 +91,6 @@ def run(release: Release, arguments: list[str]) -> int:
         "LMS_STOCK_INCLUDE": str(compile.official_headers(release)),
     }
     parallel = [] if arguments and [*arguments] != [*WHOLE_PROGRAMS] else ["--numprocesses=2"]
-    command = [str(environment.python), "-m", "pytest", *arguments, *parallel]
+    by_file = "--dist=loadfile"  # so that what the tests of a file share is made once
+    command = [str(environment.python), "-m", "pytest", by_file, *arguments, *parallel]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode
