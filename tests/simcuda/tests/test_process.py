@@ -87,22 +87,6 @@ def test_graphs_are_refused_with_a_clear_error(simulate):
     assert "simcuda: cudaStreamBeginCapture is not simulated" in done.stderr
 
 
-def test_memory_cannot_be_shared_between_processes(simulate):
-    done = simulate(
-        """
-        import torch
-        x = torch.ones(3, device="cuda")
-        try:
-            x.untyped_storage()._share_cuda_()
-        except RuntimeError as error:
-            assert "not simulated" in str(error), error
-        else:
-            raise AssertionError("shared")
-        """
-    )
-    assert "simcuda: cudaIpcGetMemHandle is not simulated" in done.stderr
-
-
 def test_an_operator_for_cuda_only_is_named(simulate):
     simulate(
         """
