@@ -29,15 +29,11 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8, help="images in a step")
     parser.add_argument("--steps", type=int, default=10, help="how many")
     parser.add_argument("--lms", action="store_true", help="with Large Model Support")
-    parser.add_argument("--limit", type=float, help="GiB of device memory to use at most with it")
     args = parser.parse_args()
     known = torchvision.models.list_models(torchvision.models)
     if args.model not in known:
         parser.error(f"torchvision has no {args.model}. It has {', '.join(known)}.")
-    if args.lms:
-        torch.cuda.set_enabled_lms(True)
-        if args.limit is not None:
-            torch.cuda.set_limit_lms(int(args.limit * (1 << 30)))
+    torch.cuda.set_enabled_lms(args.lms)
     print(*(heading.rjust(9) for heading in HEADINGS))
     losses = train(args.model, args.image_size, args.batch_size, args.steps)
     for step, loss in enumerate(measured(losses, args.batch_size), 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,15 @@ from support.device import Device
 from support.programs import Programs, programs_on
 
 LOCK = paths.LOCKS / "libraries.lock"
-MANY_MODELS = paths.ROOT / "docs/examples/many_models.py"
+EXAMPLES = paths.ROOT / "docs/examples"
+MIB = 1 << 20
+# The device memory that LMS may use, and how many processes.
+OTHER_EXAMPLES = [
+    ("fine_tune.py", 60 * MIB, 1),
+    ("long_sequences.py", 80 * MIB, 1),
+    ("sharded.py", 32 * MIB, torchrun.PROCESSES),
+    ("volumes.py", 60 * MIB, 1),
+]
 FEATURES = [one for one in features.listed() if one.needs_libraries]
 
 
@@ -47,11 +56,14 @@ def test_lightning_with_several_processes(with_libraries: Device) -> None:
 
 
 def test_example_of_many_models(with_libraries: Device) -> None:
-    """docs/examples: the losses do not depend on LMS, which moves something in every step."""
+    """The losses do not depend on LMS, which moves something in every step."""
     options = ("--model", "resnet18", "--image-size", 64, "--batch-size", 4, "--steps", 3)
     tables = []
-    for lms in ((), ("--lms", "--limit", 0.11)):
-        done = with_libraries.run(MANY_MODELS, *options, *lms, capacity="2G")
+    for lms in ((), ("--lms",)):
+        limit = {"PYTORCH_LMS_LIMIT": str(110 * MIB)}
+        done = with_libraries.run(
+            EXAMPLES / "many_models.py", *options, *lms, env=limit, capacity="2G"
+        )
         assert done.status == 0, done.stderr
         headings, *rows = (line.split() for line in done.stdout.splitlines())
         assert headings[:2] == ["step", "loss"]
@@ -61,3 +73,27 @@ def test_example_of_many_models(with_libraries: Device) -> None:
     moved = [(float(row[3]), float(row[4])) for row in on]
     assert len(moved) == 3
     assert all(to_device > 0 and to_host > 0 for to_device, to_host in moved)
+
+
+@pytest.mark.parametrize(("name", "limit", "processes"), OTHER_EXAMPLES)
+def test_example(with_libraries: Device, name: str, limit: int, processes: int) -> None:
+    """The losses do not depend on LMS, which moves something."""
+    launcher = torchrun.LAUNCHER if processes > 1 else ()
+    losses = []
+    for lms in ((), ("--lms",)):
+        done = with_libraries.run(
+            *launcher,
+            EXAMPLES / name,
+            *("--steps", 3, *lms),
+            env={"PYTORCH_LMS_LIMIT": str(limit)},
+            capacity="2G",
+            devices=processes,
+        )
+        assert done.status == 0, done.stderr
+        moved = [int(mib) for mib in re.findall(r"paged in (\d+) MiB", done.stdout)]
+        assert len(moved) == processes
+        assert all((mib > 0) == bool(lms) for mib in moved)
+        losses.append(sorted(re.findall(r"loss\W+(\d+\.\d+)", done.stdout)))
+    off, on = losses
+    assert len(off) >= 3 * processes
+    assert on == off

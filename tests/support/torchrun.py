@@ -14,6 +14,7 @@ from support.programs import Measured, check_runs
 
 PROGRAM = PROGRAMS / "distributed.py"
 PROCESSES = 2
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
 Rows = dict[tuple[str, int], dict[str, dict[str, Any]]]  # by scenario and rank, then by mode
 
 
@@ -23,9 +24,8 @@ def run(device: Device, backend: str, *scenarios: str) -> Rows:
         pytest.skip(f"it takes {PROCESSES} devices")
     if backend == "gloo" and not device.simulated:
         pytest.skip("gloo's collectives go through the host: NCCL is there")
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
     done = device.run(
-        *launcher, PROGRAM, backend, *scenarios, devices=PROCESSES, kernels="async", capacity="1G"
+        *LAUNCHER, PROGRAM, backend, *scenarios, devices=PROCESSES, kernels="async", capacity="1G"
     )
     found: Rows = defaultdict(dict)
     for line in done.stdout.splitlines():
