@@ -8,7 +8,7 @@ namespace lms_replay {
 namespace {
 
 // Of LMSLists.cpp: a chunk of a list operator takes at most this part.
-constexpr size_t kChunksInLimit = 8;
+constexpr size_t kChunksInLimit = 32;
 
 double to_microseconds(double time) {
   return time / 1e6;

@@ -196,6 +196,21 @@ void Simulation::launch() {
   at::cuda::lms::Actions actions;
   policy_.on_operator(seen, actions);
   obey(actions);
+  keep_lead(seen);
+}
+
+// See Note [The host's lead].
+void Simulation::keep_lead(const at::cuda::lms::Operator& op) {
+  if (arriving_.empty() && leaving_.empty()) {
+    lead_.clear();
+    return;
+  }
+  if (lead_.add(op)) {
+    lead_.put(totals_.time);
+    enqueue(1); // an event
+    note_arrivals();
+    host_ = std::max(host_, lead_.overtaken().value_or(0));
+  }
 }
 
 void Simulation::obey(const at::cuda::lms::Actions& actions) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSLead.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
 #include <ATen/cuda/detail/LMSSpace.h>
 
@@ -114,6 +115,7 @@ class Simulation {
   void wait_for_memory_and_arguments();
   void launch();
   void obey(const at::cuda::lms::Actions& actions);
+  void keep_lead(const at::cuda::lms::Operator& op);
 
   std::optional<Memory::Place> obtain(const Paged& page, bool ahead);
   void make_gap(const at::cuda::lms::Request& request);
@@ -153,6 +155,7 @@ class Simulation {
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;
   uint64_t sent_ = 0; // bytes to the host
+  at::cuda::lms::Lead<Time> lead_; // its marks are the ends of operators
   std::deque<CopyId> arriving_; // page-ins not known to have ended
   uint64_t arrived_ = 0; // page-ins known to have ended
   uintptr_t hand_ = 0; // see Note [Bounded search]

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSHandover.h>
+#include <ATen/cuda/detail/LMSLead.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <ATen/cuda/detail/LMSStats.h>
@@ -255,6 +256,8 @@ class Device {
       Handover::Events pending); // without the mutex
   void settle_in_place(const Pins& moving) noexcept;
   void note_arrivals();
+  void note_departures();
+  Event end_to_wait_for(cudaStream_t stream) noexcept;
   void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
@@ -302,6 +305,7 @@ class Device {
   };
   std::deque<CopyOut> copies_out_; // not known to have ended, oldest first
   std::deque<Event> copies_in_; // the same
+  Lead<Event> lead_;
   uint64_t arrived_pages_ = 0; // page-ins known to have ended
   uint64_t awaited_departure_ = 0; // the latest that page-ins wait for
   uint64_t sent_bytes_ = 0; // to the host, ever

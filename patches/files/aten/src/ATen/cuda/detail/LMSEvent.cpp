@@ -99,6 +99,12 @@ void wait_event(cudaStream_t stream, const Event& event) {
   }
 }
 
+void wait_on_host(const Event& event) noexcept {
+  if (event && cudaEventSynchronize(event.get()) != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+}
+
 bool has_happened(const Event& event) {
   if (!event) {
     return true;

@@ -38,6 +38,10 @@ void drain(cudaStream_t stream) noexcept;
 // host. Throws c10::Error when CUDA does.
 void wait_event(cudaStream_t stream, const Event& event);
 
+// Waits on the host until the event has happened. Errors are ignored: later
+// calls report them.
+void wait_on_host(const Event& event) noexcept;
+
 // True once the event has happened. Errors count as not happened: whoever
 // waits for it will report them.
 bool has_happened(const Event& event);

@@ -24,9 +24,11 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// A chunk's share of the room there is: several fit, so that storages of the
-// last one can leave, and those of the next arrive, while one runs.
-constexpr size_t kChunksInRoom = 8;
+// A chunk's share of the room there is: many fit, so that storages of the last
+// ones can leave, and those of the next arrive, while one runs. Small storages
+// do not leave one by one, but all that are pinned together must fit.
+constexpr size_t kChunksInRoom = 32;
+constexpr size_t kSmallChunksInRoom = 8;
 constexpr size_t kChunksUnderChaos = 3;
 // Of a chunk while a trace is recorded, bytes. That is done where everything
 // fits, and the trace is replayed on smaller devices.
@@ -162,7 +164,7 @@ Bytes chunk_budget(Device& device, const Bytes& total) {
   const size_t most = Trace::get() ? kTracedChunk : total.all;
   return {
       std::min(device.room_for_operators() / kChunksInRoom, most),
-      device.room_for_small() / kChunksInRoom};
+      device.room_for_small() / kSmallChunksInRoom};
 }
 
 void run_chunks(

@@ -132,6 +132,7 @@ void Device::leave(
   const bool may_cross = !results.empty() && makes_gradients();
   Freed freed(*this);
   Pins ahead;
+  Event overtaken;
   {
     Lock lock(*this);
     operator_.name = name;
@@ -158,6 +159,7 @@ void Device::leave(
     }
     if (!is_capturing()) {
       ahead = follow_policy();
+      overtaken = end_to_wait_for(stream);
     }
   }
   freed.let_go();
@@ -169,6 +171,7 @@ void Device::leave(
       consolidate(*stream_of_all);
     }
   }
+  wait_on_host(overtaken); // see Note [The host's lead]
 }
 
 // The record of an operator's result if it is new.
@@ -221,6 +224,22 @@ Pins Device::follow_policy() {
     }
   }
   return ahead;
+}
+
+// The end of the operators that the host is too far ahead of, operator_ being
+// the last one; null if it is not.
+Event Device::end_to_wait_for(cudaStream_t stream) noexcept {
+  if (copies_in_.empty() && copies_out_.empty()) {
+    lead_.clear();
+    return {};
+  }
+  if (!lead_.add(operator_)) {
+    return {};
+  }
+  note_arrivals();
+  note_departures();
+  lead_.put(event_or_drained(index_, stream));
+  return lead_.overtaken().value_or(nullptr);
 }
 
 void Device::note_change() noexcept {

@@ -66,11 +66,11 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
       use.page->next_use = use.page->death = Page::kNever;
     }
   }
-  while (!fetching_.empty() && fetching_.front()->resident) {
-    fetching_.front()->is_awaited = false;
-    fetching_.pop_front();
+  while (!fetching_.empty() && fetching_.begin()->second->resident) {
+    fetching_.begin()->second->is_awaited = false;
+    fetching_.erase(fetching_.begin());
   }
-  for (Page* page : fetching_) {
+  for (const auto& [need, page] : fetching_) {
     if (actions.fetch.size() == kFetchesAtOnce) {
       break;
     }
@@ -92,7 +92,7 @@ void PlannedPolicy::on_death(Page* page) {
 void PlannedPolicy::drop_plan() {
   plan_.reset();
   surprises_ = 0;
-  for (Page* page : fetching_) {
+  for (const auto& [need, page] : fetching_) {
     page->is_awaited = false;
   }
   fetching_.clear();
@@ -119,15 +119,11 @@ void PlannedPolicy::make_plan(Actions& actions) {
     if (interval.leaves && !is_due[i]) {
       leave(interval, page, actions); // it should have left by now
     } else if (is_due[i] && !page->resident) {
-      ask_for(fetching_.end(), page);
+      ask_for(page);
     } else if (!page->resident && page->next_use != Page::kNever) {
       add_stray(page);
     }
   }
-  std::sort(
-      fetching_.begin(), fetching_.end(), [](const Page* a, const Page* b) {
-        return std::pair(a->next_use, a->id) < std::pair(b->next_use, b->id);
-      });
 }
 
 // What the interval says of the page that has been used just now.
@@ -180,7 +176,7 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     if (Page* page = interval.page; page && !page->resident) {
       fetch_strays(
           first_strays_, page->next_use - distance_to(*page) / kSooner);
-      ask_for(fetching_.end(), page);
+      ask_for(page);
     }
     interval.page = nullptr;
   }
@@ -221,34 +217,29 @@ void PlannedPolicy::remove_stray(const Page& page) {
   first_strays_.erase(key);
 }
 
-void PlannedPolicy::fetch_strays(Strays& strays, uint64_t until) {
+void PlannedPolicy::fetch_strays(ByNeed& strays, uint64_t until) {
   while (!strays.empty() && strays.begin()->first.first <= until) {
     Page* page = strays.begin()->second;
     remove_stray(*page);
     if (!page->resident) {
       page->was_stray = true;
-      const auto later =
-          std::find_if(fetching_.begin(), fetching_.end(), [&](const Page* p) {
-            return p->next_use > page->next_use;
-          });
-      ask_for(later, page);
+      ask_for(page);
     }
   }
 }
 
-void PlannedPolicy::ask_for(
-    const std::deque<Page*>::const_iterator& place,
-    Page* page) {
+// What is needed first goes first, whenever it was asked for.
+void PlannedPolicy::ask_for(Page* page) {
   if (!page->is_awaited) {
     page->is_awaited = true;
-    fetching_.insert(place, page);
+    fetching_.emplace(std::pair(page->next_use, page->id), page);
   }
 }
 
 void PlannedPolicy::ask_no_more_for(Page* page) {
   if (page->is_awaited) {
     page->is_awaited = false;
-    fetching_.erase(std::find(fetching_.begin(), fetching_.end(), page));
+    fetching_.erase(std::pair(page->next_use, page->id));
   }
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -34,7 +33,7 @@ class PlannedPolicy final : public Policy, private Ranking {
 
   // By next use, then by id: nothing depends on where a page happens to be in
   // host memory.
-  using Strays = std::map<std::pair<uint64_t, uint64_t>, Page*>;
+  using ByNeed = std::map<std::pair<uint64_t, uint64_t>, Page*>;
 
   void make_plan(Actions& actions);
   void drop_plan();
@@ -47,8 +46,8 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t distance_to(const Page& page) const;
   void add_stray(Page* page);
   void remove_stray(const Page& page);
-  void fetch_strays(Strays& strays, uint64_t until);
-  void ask_for(const std::deque<Page*>::const_iterator& place, Page* page);
+  void fetch_strays(ByNeed& strays, uint64_t until);
+  void ask_for(Page* page);
   void ask_no_more_for(Page* page);
   void leave(Plan::Interval& interval, Page* page, Actions& actions);
 
@@ -64,9 +63,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t surprises_ = 0; // of the plan, see note_surprises
   uint64_t distrusted_until_ = 0; // no plan before this operator
   uint64_t distrust_ = 0; // operators without a plan after the last that failed
-  std::deque<Page*> fetching_; // asked for, in order of need; each once
-  Strays strays_; // pages that had to leave against the plan
-  Strays first_strays_; // those of them for the first time since their last use
+  ByNeed fetching_; // asked for
+  ByNeed strays_; // pages that had to leave against the plan
+  ByNeed first_strays_; // those of them for the first time since their last use
   const Page* ahead_ = nullptr; // of the request at hand
   uint64_t arrived_ = 0; // of the request at hand, as are the next
   uint64_t sent_ = 0;

@@ -38,10 +38,10 @@ struct Operator {
   std::vector<Use> uses;
 };
 
-// While so many page-ins have not ended, none is begun ahead: a stream holds
-// about 1,024 pieces of work, a copy with its events is four of them or more,
-// and one piece more blocks the host.
-constexpr size_t kMostArriving = 256;
+// While so many page-ins have not ended, none is begun ahead: they keep the
+// link busy until the next operators are launched (Note [The host's lead]), and
+// what is needed sooner than they are does not wait for many.
+constexpr size_t kMostArriving = 16;
 
 // What is to be done after an operator, the evictions first.
 struct Actions {

@@ -89,15 +89,19 @@ void Device::note_arrivals() {
   }
 }
 
-// Finds out what has left and arrived by now, and tells the request.
-void Device::note_progress(Request& request) {
-  note_arrivals();
-  request.arrived = arrived_pages_;
+void Device::note_departures() {
   // They end in order: the first that has not ended is the last to ask.
   while (!copies_out_.empty() && has_happened(copies_out_.front().event)) {
     left_bytes_ = copies_out_.front().leaves_at;
     copies_out_.pop_front();
   }
+}
+
+// Finds out what has left and arrived by now, and tells the request.
+void Device::note_progress(Request& request) {
+  note_arrivals();
+  note_departures();
+  request.arrived = arrived_pages_;
   request.sent = sent_bytes_;
   request.left = sent_bytes_;
   if (!leaving_.empty()) {
