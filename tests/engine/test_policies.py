@@ -14,6 +14,8 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("program", ["layout_policy", "lead", "planned_policy", "planned_choices", "space"])
+@pytest.mark.parametrize(
+    "program", ["layout_policy", "lead", "planned_policy", "planned_choices", "space"]
+)
 def test_unit(program: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     units.expect_passed(program, PARTS, tmp_path, subtests)
