@@ -2,7 +2,7 @@
 
     python volumes.py --size 256 --lms
 
-The activations of the first level alone are 8 GiB then. The volumes are random numbers; the net
+Each activation of the first level takes 1 GiB then. The volumes are random numbers; the net
 learns where they are positive.
 """
 

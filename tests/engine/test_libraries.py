@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lms_cli import lms_environment, paths, releases
@@ -55,17 +56,30 @@ def test_lightning_with_several_processes(with_libraries: Device) -> None:
     torchrun.check(rows, "lightning_trainer")
 
 
-def test_example_of_many_models(with_libraries: Device) -> None:
-    """The losses do not depend on LMS, which moves something in every step."""
-    options = ("--model", "resnet18", "--image-size", 64, "--batch-size", 4, "--steps", 3)
-    tables = []
+def printed_without_and_with(
+    device: Device, example: str, limit: int, *options: Any, processes: int = 1
+) -> list[str]:
+    """What an example of docs/examples prints without LMS, and with a limit in bytes."""
+    launcher = torchrun.launcher(device) if processes > 1 else ()
+    printed = []
     for lms in ((), ("--lms",)):
-        limit = {"PYTORCH_LMS_LIMIT": str(110 * MIB)}
-        done = with_libraries.run(
-            EXAMPLES / "many_models.py", *options, *lms, env=limit, capacity="2G"
+        done = device.run(
+            *(*launcher, EXAMPLES / example, "--steps", 3, *options, *lms),
+            env={"PYTORCH_LMS_LIMIT": str(limit)},
+            capacity="2G",
+            devices=processes,
         )
         assert done.status == 0, done.stderr
-        headings, *rows = (line.split() for line in done.stdout.splitlines())
+        printed.append(done.stdout)
+    return printed
+
+
+def test_example_of_many_models(with_libraries: Device) -> None:
+    """The losses do not depend on LMS, which moves something in every step."""
+    options = ("--model", "resnet18", "--image-size", 64, "--batch-size", 4)
+    tables = []
+    for text in printed_without_and_with(with_libraries, "many_models.py", 110 * MIB, *options):
+        headings, *rows = (line.split() for line in text.splitlines())
         assert headings[:2] == ["step", "loss"]
         tables.append(rows)
     off, on = tables
@@ -78,22 +92,13 @@ def test_example_of_many_models(with_libraries: Device) -> None:
 @pytest.mark.parametrize(("name", "limit", "processes"), OTHER_EXAMPLES)
 def test_example(with_libraries: Device, name: str, limit: int, processes: int) -> None:
     """The losses do not depend on LMS, which moves something."""
-    launcher = torchrun.LAUNCHER if processes > 1 else ()
+    printed = printed_without_and_with(with_libraries, name, limit, processes=processes)
     losses = []
-    for lms in ((), ("--lms",)):
-        done = with_libraries.run(
-            *launcher,
-            EXAMPLES / name,
-            *("--steps", 3, *lms),
-            env={"PYTORCH_LMS_LIMIT": str(limit)},
-            capacity="2G",
-            devices=processes,
-        )
-        assert done.status == 0, done.stderr
-        moved = [int(mib) for mib in re.findall(r"paged in (\d+) MiB", done.stdout)]
+    for text, pages in zip(printed, (False, True), strict=True):
+        moved = [int(mib) for mib in re.findall(r"paged in (\d+) MiB", text)]
         assert len(moved) == processes
-        assert all((mib > 0) == bool(lms) for mib in moved)
-        losses.append(sorted(re.findall(r"loss\W+(\d+\.\d+)", done.stdout)))
+        assert all((mib > 0) == pages for mib in moved)
+        losses.append(sorted(re.findall(r"loss\W+(\d+\.\d+)", text)))
     off, on = losses
     assert len(off) >= 3 * processes
     assert on == off

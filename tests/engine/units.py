@@ -45,4 +45,4 @@ def expect_passed(
         with subtests.test(name):
             assert state == "ok", "\n".join(details)
         details = []
-    assert done.returncode >= 0 and done.stdout.count("\n") >= 4
+    assert done.returncode >= 0 and done.stdout.count("\n") >= 6

@@ -14,18 +14,23 @@ from support.programs import Measured, check_runs
 
 PROGRAM = PROGRAMS / "distributed.py"
 PROCESSES = 2
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
 Rows = dict[tuple[str, int], dict[str, dict[str, Any]]]  # by scenario and rank, then by mode
+
+
+def launcher(device: Device) -> tuple[str, ...]:
+    """Of a program, a process per device; skips the test where there are too few."""
+    if device.count < PROCESSES:
+        pytest.skip(f"it takes {PROCESSES} devices")
+    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}")
 
 
 def run(device: Device, backend: str, *scenarios: str) -> Rows:
     """Runs all scenarios or the given ones; skips the test where they cannot run."""
-    if device.count < PROCESSES:
-        pytest.skip(f"it takes {PROCESSES} devices")
+    torchrun = launcher(device)
     if backend == "gloo" and not device.simulated:
         pytest.skip("gloo's collectives go through the host: NCCL is there")
     done = device.run(
-        *LAUNCHER, PROGRAM, backend, *scenarios, devices=PROCESSES, kernels="async", capacity="1G"
+        *torchrun, PROGRAM, backend, *scenarios, devices=PROCESSES, kernels="async", capacity="1G"
     )
     found: Rows = defaultdict(dict)
     for line in done.stdout.splitlines():

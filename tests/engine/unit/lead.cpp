@@ -4,8 +4,8 @@
 
 #include "harness.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <vector>
 
 using namespace at::cuda::lms;
 
@@ -14,16 +14,16 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 
 // Launches operators that touch so many bytes, and whose marks are their
-// numbers. Returns by operator how many the host is ahead of the last one that
-// it has waited for.
-std::vector<size_t> leads(size_t operators, size_t bytes) {
+// numbers. Returns how many the host was at most ahead of the last one that it
+// has waited for.
+size_t longest_lead(size_t operators, size_t bytes) {
   Page page;
   page.bytes = bytes;
   Operator op;
   op.uses.push_back({&page, false});
   Lead<size_t> lead;
-  std::vector<size_t> found;
   size_t waited_for = 0;
+  size_t longest = 0;
   for (size_t i = 1; i <= operators; ++i) {
     if (lead.add(op)) {
       lead.put(i);
@@ -32,33 +32,48 @@ std::vector<size_t> leads(size_t operators, size_t bytes) {
         waited_for = *mark;
       }
     }
-    found.push_back(i - waited_for);
+    longest = std::max(longest, i - waited_for);
   }
-  return found;
-}
-
-size_t most(const std::vector<size_t>& numbers) {
-  size_t found = 0;
-  for (const size_t number : numbers) {
-    found = number > found ? number : found;
-  }
-  return found;
+  return longest;
 }
 
 TEST(LargeOperatorsAreCounted) {
-  const auto found = leads(100, 1024 * kMiB);
-  EXPECT(most(found) >= 16);
-  EXPECT(most(found) <= 20);
+  const size_t longest = longest_lead(100, 1024 * kMiB);
+  EXPECT(longest >= 16);
+  EXPECT(longest <= 20);
 }
 
 TEST(OfSmallOperatorsTheBytesAreCounted) {
-  const auto found = leads(100'000, kMiB);
-  EXPECT(most(found) >= 1024);
-  EXPECT(most(found) <= 1280);
+  const size_t longest = longest_lead(100'000, kMiB);
+  EXPECT(longest >= 1024);
+  EXPECT(longest <= 1280);
 }
 
 TEST(OperatorsThatTouchNothingNeverWait) {
-  EXPECT(most(leads(100'000, 0)) == 100'000);
+  EXPECT(longest_lead(100'000, 0) == 100'000);
+}
+
+TEST(TheOldestMarkIsOvertaken) {
+  Lead<size_t> lead;
+  for (size_t mark = 1; mark <= 6; ++mark) {
+    lead.put(mark);
+  }
+  EXPECT(lead.overtaken() == 1);
+  EXPECT(lead.overtaken() == 2);
+  EXPECT(!lead.overtaken());
+}
+
+TEST(AMarkBeginsAnotherGroup) {
+  Page page;
+  page.bytes = 1024 * kMiB;
+  Operator op;
+  op.uses.push_back({&page, false});
+  Lead<size_t> lead;
+  for (size_t group = 0; group < 2; ++group) {
+    EXPECT(!lead.add(op) && !lead.add(op) && !lead.add(op));
+    EXPECT(lead.add(op));
+    lead.put(group);
+  }
 }
 
 TEST(WhatWasClearedIsNotWaitedFor) {
