@@ -7,9 +7,6 @@
 namespace lms_replay {
 namespace {
 
-// Of LMSLists.cpp: a chunk of a list operator takes at most this part.
-constexpr size_t kChunksInLimit = 32;
-
 double to_microseconds(double time) {
   return time / 1e6;
 }
@@ -73,8 +70,8 @@ void replay_and_report(
   print_bounds(trace, machine, measured);
   if (policy) {
     try {
-      const Trace joined =
-          with_chunks_joined(trace, machine.capacity / kChunksInLimit);
+      const Trace joined = with_chunks_joined(
+          trace, machine.capacity / at::cuda::lms::kChunksInRoom);
       print_totals(
           Simulation(joined, machine, *policy).run(measured_part(joined)));
     } catch (const OutOfMemory& error) {

@@ -206,10 +206,10 @@ void Simulation::keep_lead(const at::cuda::lms::Operator& op) {
     return;
   }
   if (lead_.add(op)) {
-    lead_.put(totals_.time);
+    const auto overtaken = lead_.put(totals_.time);
     enqueue(1); // an event
     note_arrivals();
-    host_ = std::max(host_, lead_.overtaken().value_or(0));
+    host_ = std::max(host_, overtaken.value_or(0));
   }
 }
 

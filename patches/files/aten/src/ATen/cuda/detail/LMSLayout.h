@@ -31,7 +31,6 @@ struct Page {
   uint64_t last_slot = 0;
   uint64_t next_use = kNever;
   uint64_t death = kNever;
-  bool is_awaited = false; // asked for
   // Left against the plan and was asked for since its last use.
   bool was_stray = false;
 

@@ -38,20 +38,17 @@ template <class Mark> class Lead {
     return operators_ >= kOperators && bytes_ >= kBytes;
   }
 
-  void put(Mark mark) {
+  // Returns the mark that the host has to wait for, if it is too far ahead.
+  std::optional<Mark> put(Mark mark) {
     marks_.push_back(std::move(mark));
     operators_ = 0;
     bytes_ = 0;
-  }
-
-  // The mark that the host has to wait for, if it is too far ahead.
-  std::optional<Mark> overtaken() {
     if (marks_.size() <= kMarks) {
       return std::nullopt;
     }
-    Mark mark = std::move(marks_.front());
+    Mark overtaken = std::move(marks_.front());
     marks_.pop_front();
-    return mark;
+    return overtaken;
   }
 
   // The host may go ahead as far as it likes.

@@ -24,10 +24,8 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// A chunk's share of the room there is: many fit, so that storages of the last
-// ones can leave, and those of the next arrive, while one runs. Small storages
-// do not leave one by one, but all that are pinned together must fit.
-constexpr size_t kChunksInRoom = 32;
+// The share of a chunk of small storages: they do not leave one by one, but all
+// that are pinned together must fit.
 constexpr size_t kSmallChunksInRoom = 8;
 constexpr size_t kChunksUnderChaos = 3;
 // Of a chunk while a trace is recorded, bytes. That is done where everything

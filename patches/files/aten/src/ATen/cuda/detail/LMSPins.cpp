@@ -238,8 +238,7 @@ Event Device::end_to_wait_for(cudaStream_t stream) noexcept {
   }
   note_arrivals();
   note_departures();
-  lead_.put(event_or_drained(index_, stream));
-  return lead_.overtaken().value_or(nullptr);
+  return lead_.put(event_or_drained(index_, stream)).value_or(nullptr);
 }
 
 void Device::note_change() noexcept {

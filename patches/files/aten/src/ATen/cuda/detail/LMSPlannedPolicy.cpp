@@ -67,7 +67,6 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     }
   }
   while (!fetching_.empty() && fetching_.begin()->second->resident) {
-    fetching_.begin()->second->is_awaited = false;
     fetching_.erase(fetching_.begin());
   }
   for (const auto& [need, page] : fetching_) {
@@ -92,9 +91,6 @@ void PlannedPolicy::on_death(Page* page) {
 void PlannedPolicy::drop_plan() {
   plan_.reset();
   surprises_ = 0;
-  for (const auto& [need, page] : fetching_) {
-    page->is_awaited = false;
-  }
   fetching_.clear();
   strays_.clear();
   first_strays_.clear();
@@ -230,17 +226,11 @@ void PlannedPolicy::fetch_strays(ByNeed& strays, uint64_t until) {
 
 // What is needed first goes first, whenever it was asked for.
 void PlannedPolicy::ask_for(Page* page) {
-  if (!page->is_awaited) {
-    page->is_awaited = true;
-    fetching_.emplace(std::pair(page->next_use, page->id), page);
-  }
+  fetching_.emplace(std::pair(page->next_use, page->id), page);
 }
 
 void PlannedPolicy::ask_no_more_for(Page* page) {
-  if (page->is_awaited) {
-    page->is_awaited = false;
-    fetching_.erase(std::pair(page->next_use, page->id));
-  }
+  fetching_.erase(std::pair(page->next_use, page->id));
 }
 
 // Operators until the page is used, as far as that is known.

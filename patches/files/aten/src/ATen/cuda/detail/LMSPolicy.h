@@ -43,6 +43,11 @@ struct Operator {
 // what is needed sooner than they are does not wait for many.
 constexpr size_t kMostArriving = 16;
 
+// A chunk of a list operator takes at most this share of the room there is:
+// many fit, so that storages of the last ones can leave, and those of the next
+// arrive, while one runs.
+constexpr size_t kChunksInRoom = 32;
+
 // What is to be done after an operator, the evictions first.
 struct Actions {
   std::vector<Page*> evict; // resident, not needed for long
