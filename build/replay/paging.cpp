@@ -67,19 +67,34 @@ void Simulation::make_gap(const Request& request) {
   }
   bool goes_on = true;
   for (Page* page : moving) {
-    goes_on = goes_on && move_out_of(clearing, paged(page));
+    goes_on = goes_on && move_out_of(clearing, paged(page), request);
     page->evictable = !paged(page).is_pinned;
   }
 }
 
 // False if there is no other place for the page.
-bool Simulation::move_out_of(const Clearing& clearing, Paged& page) {
+bool Simulation::move_out_of(
+    const Clearing& clearing,
+    Paged& page,
+    const Request& request) {
   std::vector<Memory::Place> inside; // no better than where it is
-  auto place = memory_.allocate(page.bytes, link_, host_);
-  while (place && place->address >= clearing.begin &&
-         place->address < clearing.end) {
-    inside.push_back(std::move(*place));
-    place = memory_.allocate(page.bytes, link_, host_);
+  const auto allocate = [&] {
+    auto place = memory_.allocate(page.bytes, link_, host_);
+    while (place &&
+           (clearing.extent.has(place->address) ||
+            request.kept.has(place->address))) {
+      inside.push_back(std::move(*place));
+      place = memory_.allocate(page.bytes, link_, host_);
+    }
+    return place;
+  };
+  auto place = allocate();
+  if (!place && clearing.is_tight) {
+    Request inner = request;
+    inner.bytes = block_size(page.bytes);
+    inner.kept = clearing.extent;
+    make_gap(inner);
+    place = allocate();
   }
   for (const Memory::Place& left : inside) {
     memory_.release(left.address, {}); // its copies are known

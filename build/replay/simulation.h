@@ -119,7 +119,10 @@ class Simulation {
 
   std::optional<Memory::Place> obtain(const Paged& page, bool ahead);
   void make_gap(const at::cuda::lms::Request& request);
-  bool move_out_of(const at::cuda::lms::Clearing& clearing, Paged& page);
+  bool move_out_of(
+      const at::cuda::lms::Clearing& clearing,
+      Paged& page,
+      const at::cuda::lms::Request& request);
   bool page_in(Paged& page, bool ahead);
   CopyIds page_out(Paged& page);
   void evict_early(Paged& page);

@@ -1,4 +1,4 @@
-"""Clean storages, and the order of copies under schedules of the device; see checks/paging.py."""
+"""Copies and their order under schedules of the device; see checks/paging.py and relocation.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from support.device import Device
 
 
+@pytest.mark.parametrize("program", ["paging", "relocation"])
 @pytest.mark.parametrize(
     "copies",
     [
@@ -20,6 +21,8 @@ from support.device import Device
     ],
     ids=lambda copies: "-".join(map(str, copies.values())) or "free",
 )
-def test_paging(device: Device, subtests: pytest.Subtests, copies: dict[str, Any]) -> None:
-    results = checked.run(device, "paging", capacity="256M", devices=2, kernels="async", **copies)
+def test_paging(
+    device: Device, subtests: pytest.Subtests, program: str, copies: dict[str, Any]
+) -> None:
+    results = checked.run(device, program, capacity="256M", devices=2, kernels="async", **copies)
     checked.expect_passed(results, subtests)

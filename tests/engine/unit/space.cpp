@@ -157,7 +157,8 @@ TEST(WhatIsNextToAGapMovesToAnother) {
   world.remove(8);
   const auto clearing = cheapest_clearing(world.layout, {2 * kPage}, nullptr);
   EXPECT(clearing.pages.size() == 1);
-  EXPECT(clearing.end - clearing.begin == 2 * kPage);
+  EXPECT(!clearing.is_tight);
+  EXPECT(clearing.extent.end - clearing.extent.begin == 2 * kPage);
 }
 
 TEST(NothingMovesIfTheOtherGapsAreTooSmall) {
@@ -182,7 +183,47 @@ TEST(AGapIsGivenToOneOfThoseThatMove) {
   EXPECT(
       cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.size() == 1);
   // Enough is free, but two pages would have to go into one gap.
-  EXPECT(cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.empty());
+  Request request{3 * kPage};
+  const auto clearing = cheapest_clearing(world.layout, request, nullptr);
+  EXPECT(clearing.is_tight && clearing.pages.size() == 2);
+  // For a gap within a clearing no other is tried.
+  request.kept = {World::address(19), World::address(20)};
+  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
+}
+
+TEST(NoLargerPageThanTheRequestIsMovedToATightPlace) {
+  World world(12);
+  for (const size_t place : {0, 1, 2, 5, 7}) {
+    world.remove(place);
+  }
+  world.layout.add_block(World::address(1), 2 * kPage);
+  Page large;
+  large.id = 100;
+  large.bytes = 2 * kPage;
+  large.resident = large.evictable = true;
+  world.layout.find(World::address(1)).second->page = &large;
+  for (Page& page : world.pages) {
+    page.evictable = false;
+  }
+  EXPECT(cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
+  const auto clearing = cheapest_clearing(world.layout, {3 * kPage}, nullptr);
+  EXPECT(clearing.is_tight);
+  EXPECT((clearing.pages == std::vector<Page*>{&large}));
+}
+
+TEST(WhatIsKeptForAnotherRequestIsNoGap) {
+  World world(10);
+  for (const size_t place : {2, 4, 8}) {
+    world.remove(place);
+  }
+  Request request{2 * kPage};
+  request.kept = {World::address(2), World::address(4)};
+  // A page beside the gap at 4 or 8 moves to the other one of them.
+  const auto clearing = cheapest_clearing(world.layout, request, nullptr);
+  EXPECT(clearing.pages.size() == 1);
+  EXPECT(clearing.extent.begin >= request.kept.end);
+  request.kept = {World::address(2), World::address(5)}; // there is none left
+  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
 }
 
 TEST(TheRestOfALargeGapServesAgain) {
@@ -219,7 +260,8 @@ TEST(WhatMovesTakesTheRoomOfWhatIsLeft) {
   };
   EXPECT(clearing.pages.size() == 2 && has(sooner) && !has(later));
   EXPECT(
-      clearing.end == World::address(3) || clearing.begin == World::address(0));
+      clearing.extent.end == World::address(3) ||
+      clearing.extent.begin == World::address(0));
 }
 
 TEST(NeighboursThatAreLeftAreOneRoom) {

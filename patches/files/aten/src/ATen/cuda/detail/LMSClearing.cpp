@@ -13,6 +13,10 @@ namespace {
 
 constexpr size_t kClearings = 16; // looked at for room outside, cheapest first
 
+// A tight clearing is for requests of at least this part of the memory: pages
+// that leave for a smaller one are about as small, and soon back.
+constexpr size_t kLarge = 128;
+
 // A copy to the host takes so many times longer than one within the device.
 constexpr size_t kCostOfLeaving = 16;
 
@@ -55,12 +59,19 @@ bool is_leaving(const Block& block) {
 class Outside {
  public:
   Outside(const Shelf& shelf, const std::vector<Range>& ranges, Span inside)
-      : gaps_(shelf.gaps) {
-    for (size_t i = inside.first; i <= inside.last; ++i) {
-      if (!ranges[i].block) {
-        --changes_[ranges[i].size];
+      : gaps_(shelf.gaps), free_(shelf.free) {
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const Range& range = ranges[i];
+      if (inside.has(i) ? !range.block : range.block == &kKept) {
+        --changes_[range.size];
+        free_ -= range.size;
       }
     }
+  }
+
+  // Bytes, before anything was added or taken.
+  size_t free() const {
+    return free_;
   }
 
   // Adds what is being left there until so many bytes have left.
@@ -121,6 +132,7 @@ class Outside {
 
   const std::map<size_t, size_t>& gaps_;
   std::map<size_t, int64_t> changes_; // to the number of gaps, by size
+  size_t free_;
 };
 
 // All minimal runs that can serve the request, cheapest first.
@@ -146,10 +158,11 @@ Clearing clearing_of(
     uintptr_t begin,
     const std::vector<Range>& ranges,
     const Span& span) {
-  Clearing clearing{begin, begin, {}};
+  Clearing clearing;
+  clearing.extent = {begin, begin};
   for (size_t i = 0; i <= span.last; ++i) {
-    clearing.begin += i < span.first ? ranges[i].size : 0;
-    clearing.end += ranges[i].size;
+    clearing.extent.begin += i < span.first ? ranges[i].size : 0;
+    clearing.extent.end += ranges[i].size;
     if (i >= span.first && ranges[i].block) {
       clearing.pages.push_back(ranges[i].block->page);
     }
@@ -251,6 +264,29 @@ Clearing cheapest_of(
   return best;
 }
 
+// The cheapest of the spans that is free if what is free outside is joined.
+Clearing tight_one_of(
+    const std::vector<Span>& spans,
+    uintptr_t begin,
+    const std::vector<Range>& ranges,
+    const Shelf& shelf,
+    size_t bytes) {
+  for (const Span& span : spans) {
+    auto clearing = clearing_of(begin, ranges, span);
+    size_t moving = 0;
+    size_t largest = 0;
+    for (const Page* page : clearing.pages) {
+      moving += page->id == 0 ? 0 : page->bytes;
+      largest = std::max(largest, page->bytes);
+    }
+    if (largest < bytes && moving <= Outside(shelf, ranges, span).free()) {
+      clearing.is_tight = true;
+      return clearing;
+    }
+  }
+  return {};
+}
+
 } // namespace
 
 Clearing cheapest_clearing(
@@ -262,16 +298,25 @@ Clearing cheapest_clearing(
   if (shelf.free + (request.sent - request.left) < request.bytes) {
     return {}; // not even all of what is free, or soon will be, is enough
   }
-  Sweep sweep(shelf, request.bytes, hand);
+  const bool may_be_tight = request.kept.begin == request.kept.end &&
+      request.bytes >= layout.reserved() / kLarge;
+  Clearing tight;
+  Sweep sweep(shelf, request, hand);
   while (sweep.next()) {
     const auto& ranges = sweep.ranges();
     const auto spans = spans_of(ranges, request.bytes, ranking);
     auto best = cheapest_of(spans, sweep.begin(), ranges, shelf, ranking);
-    if (!best.pages.empty() || sweep.has_looked_enough()) {
+    if (!best.pages.empty()) {
       return best;
     }
+    if (may_be_tight && tight.pages.empty()) {
+      tight = tight_one_of(spans, sweep.begin(), ranges, shelf, request.bytes);
+    }
+    if (sweep.has_looked_enough()) {
+      break;
+    }
   }
-  return {};
+  return tight;
 }
 
 } // namespace at::cuda::lms

@@ -38,6 +38,13 @@ struct Pin {
 };
 using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 
+// For the memory that a copy of the storage takes.
+inline Request request_for(const ManagedStorage& record) {
+  return {
+      round_up(record.bytes, kMinBlockSize),
+      reinterpret_cast<uintptr_t>(record.home)};
+}
+
 // Note [Lock order of Large Model Support]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // 1. the caching allocator's mutex of a device (upstream's)
@@ -249,7 +256,10 @@ class Device {
   bool may_reserve(size_t bytes) const; // from the driver
   void shrink(const Request& wanted, Scope scope); // without the mutex
   void release_left_memory(Freed& freed);
-  void move_out_of(const Clearing& clearing, const Pins& moving);
+  void move_out_of(
+      const Clearing& clearing,
+      const Pins& moving,
+      const Extent& kept); // without the mutex
   void move(
       ManagedStorage* storage,
       c10::DataPtr memory,

@@ -140,9 +140,7 @@ void Device::page_in(ManagedStorage* record) {
 // Starts a page-in that no operator needs yet, if there is room for it. The
 // storage is pinned. False if there is no room.
 bool Device::page_in_ahead(ManagedStorage* record) {
-  make_gap(
-      {round_up(record->bytes, kMinBlockSize),
-       reinterpret_cast<uintptr_t>(record->home)});
+  make_gap(request_for(*record));
   Freed freed(*this);
   {
     Lock lock(*this);
@@ -160,9 +158,7 @@ bool Device::page_in_ahead(ManagedStorage* record) {
 }
 
 bool Device::make_room_ahead(ManagedStorage* record, Freed& freed) {
-  Request request{
-      round_up(record->bytes, kMinBlockSize),
-      reinterpret_cast<uintptr_t>(record->home)};
+  Request request = request_for(*record);
   request.ahead = record;
   note_progress(request);
   if (!is_crowded(request)) {

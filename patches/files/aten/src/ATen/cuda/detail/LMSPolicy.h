@@ -8,6 +8,16 @@
 
 namespace at::cuda::lms {
 
+// The addresses from begin on, up to end.
+struct Extent {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+
+  bool has(uintptr_t address) const {
+    return address >= begin && address < end;
+  }
+};
+
 // An allocation that the free lists could not serve.
 struct Request {
   size_t bytes = 0; // rounded as the caching allocator rounds
@@ -22,6 +32,9 @@ struct Request {
   // The page that is fetched ahead of its use into the memory; null: an
   // operator needs it now. What is used before that page must stay then.
   const Page* ahead = nullptr;
+  // Where memory is being cleared for another request: what is free there is no
+  // gap for this one. Empty: nowhere.
+  Extent kept = {};
 };
 
 struct Use {

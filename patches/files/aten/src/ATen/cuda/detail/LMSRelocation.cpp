@@ -18,6 +18,10 @@
 // the host and back. It has a stream of its own, so that operators wait for it
 // only where they need the bytes, or the memory that these left.
 //
+// Where what lies between is larger than any gap elsewhere, though not than all
+// of them together, a gap is made for it first, in the same way. That goes no
+// deeper: it is rarely needed, and takes the host's time.
+//
 // While it is moved a storage is kArriving, as for a page-in: who needs it
 // waits for the few calls that this takes. A pin keeps the record alive.
 
@@ -61,7 +65,7 @@ void Device::make_gap(const Request& wanted) noexcept {
         take_pin(record, /*writes=*/false, moving);
       }
     }
-    move_out_of(clearing, moving);
+    move_out_of(clearing, moving, request.kept);
   } catch (const std::exception& error) {
     // What is where it was can be paged out instead.
     TORCH_WARN_ONCE("LMS could not move storages aside: ", error.what());
@@ -88,26 +92,43 @@ void Device::release_left_memory(Freed& freed) {
 }
 
 // Moves the storages, largest first, until one does not find another place.
-void Device::move_out_of(const Clearing& clearing, const Pins& moving) {
+void Device::move_out_of(
+    const Clearing& clearing,
+    const Pins& moving,
+    const Extent& kept) {
   std::vector<c10::DataPtr> inside; // memory that is no better than before
-  for (const Pin& pin : moving) {
+  const auto allocate = [&](const ManagedStorage& record,
+                            Handover::Events& pending) -> c10::DataPtr {
     while (true) {
-      Handover::Events pending;
+      pending.clear();
       c10::DataPtr memory;
       try {
         memory = Allocator::get().allocate_for_copy(
-            index_, pin.record->bytes, pin.record->home, true, pending);
+            index_, record.bytes, record.home, true, pending);
       } catch (const c10::OutOfMemoryError&) {
-        return;
+        return {};
       }
       const auto address = reinterpret_cast<uintptr_t>(memory.get());
-      if (address < clearing.begin || address >= clearing.end) {
-        move(pin.record, std::move(memory), std::move(pending));
-        break;
+      if (!clearing.extent.has(address) && !kept.has(address)) {
+        return memory;
       }
       return_pending(memory.get(), pending);
       inside.push_back(std::move(memory));
     }
+  };
+  for (const Pin& pin : moving) {
+    Handover::Events pending;
+    c10::DataPtr memory = allocate(*pin.record, pending);
+    if (!memory && clearing.is_tight) {
+      Request request = request_for(*pin.record);
+      request.kept = clearing.extent;
+      make_gap(request);
+      memory = allocate(*pin.record, pending);
+    }
+    if (!memory) {
+      return;
+    }
+    move(pin.record, std::move(memory), std::move(pending));
   }
 }
 

@@ -4,6 +4,8 @@
 
 namespace at::cuda::lms {
 
+const Block kKept;
+
 bool is_movable(const Range& range, const Ranking& ranking) {
   if (!range.block) {
     return true;
@@ -12,9 +14,10 @@ bool is_movable(const Range& range, const Ranking& ranking) {
   return page && page->evictable && ranking.may_leave(*page);
 }
 
-Sweep::Sweep(const Shelf& shelf, size_t bytes, uintptr_t* hand)
+Sweep::Sweep(const Shelf& shelf, const Request& request, uintptr_t* hand)
     : shelf_(shelf),
-      bytes_(bytes),
+      bytes_(request.bytes),
+      kept_(request.kept),
       hand_(shelf.blocks > kFew ? hand : nullptr),
       at_(hand_ ? *hand_ : 0),
       segment_(shelf.segments.upper_bound(at_)) {
@@ -55,7 +58,7 @@ void Sweep::take(uintptr_t address, const Segment& segment) {
   while (block != blocks.end() &&
          (count < limit || at - begin_ < kRoomInPiece * bytes_)) {
     if (block->first > at) {
-      ranges_.push_back({block->first - at, nullptr});
+      add_gap(at, block->first);
     }
     ranges_.push_back({block->second.size, &block->second});
     at = block->first + block->second.size;
@@ -67,7 +70,7 @@ void Sweep::take(uintptr_t address, const Segment& segment) {
     at_ = block->first;
   } else {
     if (const uintptr_t end = address + segment.size; end > at) {
-      ranges_.push_back({end - at, nullptr});
+      add_gap(at, end);
     }
     ++segment_;
     at_ = segment_ == shelf_.segments.end() ? 0 : segment_->first;
@@ -75,6 +78,10 @@ void Sweep::take(uintptr_t address, const Segment& segment) {
   if (hand_) {
     *hand_ = at_;
   }
+}
+
+void Sweep::add_gap(uintptr_t begin, uintptr_t end) {
+  ranges_.push_back({end - begin, kept_.has(begin) ? &kKept : nullptr});
 }
 
 } // namespace at::cuda::lms

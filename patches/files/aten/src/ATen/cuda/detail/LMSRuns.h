@@ -14,6 +14,9 @@
 
 namespace at::cuda::lms {
 
+// Stands for memory that is free and has to stay so, see Request::kept.
+extern const Block kKept;
+
 // True for a free range, and for a page that may go.
 bool is_movable(const Range& range, const Ranking& ranking);
 
@@ -125,9 +128,9 @@ void for_each_run(
 // ones. See Note [Bounded search].
 class Sweep {
  public:
-  // For a request of `bytes`. Begins at the hand and leaves it where it ends;
-  // null: at the first segment, and with whole segments only.
-  Sweep(const Shelf& shelf, size_t bytes, uintptr_t* hand);
+  // Begins at the hand and leaves it where it ends; null: at the first segment,
+  // and with whole segments only.
+  Sweep(const Shelf& shelf, const Request& request, uintptr_t* hand);
 
   // Goes to the next piece. False if each range has been seen.
   bool next();
@@ -145,13 +148,15 @@ class Sweep {
 
  private:
   void take(uintptr_t address, const Segment& segment);
+  void add_gap(uintptr_t begin, uintptr_t end);
 
   static constexpr size_t kFew = 2048; // blocks that are searched as a whole
   static constexpr size_t kLooks = 16; // of more, so many by one search
   static constexpr size_t kRoomInPiece = 2; // times the request, at least
 
   const Shelf& shelf_;
-  const size_t bytes_;
+  const size_t bytes_; // of the request
+  const Extent kept_;
   uintptr_t* hand_;
   uintptr_t at_ = 0; // where the next piece begins
   std::map<uintptr_t, const Segment*>::const_iterator segment_; // of at_

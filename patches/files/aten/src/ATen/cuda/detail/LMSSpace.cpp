@@ -39,7 +39,7 @@ Window search(
     const Ranking& ranking,
     uintptr_t* hand) {
   Window best;
-  Sweep sweep(shelf, request.bytes, hand);
+  Sweep sweep(shelf, request, hand);
   while (sweep.next()) {
     improve(best, sweep.ranges(), request.bytes, ranking);
     if (sweep.has_looked_enough() && (best.cost || request.ahead)) {

@@ -60,18 +60,21 @@ std::vector<Page*> cheapest_window(
     const Ranking& ranking,
     uintptr_t* hand);
 
-// Pages to move to free ranges outside of [begin, end), so that this becomes
+// Pages to move to free ranges outside of the extent, so that this becomes
 // free. Memory that is being left (pages with id 0) just goes: what lies
 // inside, and what outside makes room for those that move.
 struct Clearing {
-  uintptr_t begin = 0;
-  uintptr_t end = 0;
+  Extent extent;
   std::vector<Page*> pages; // those to move largest first
+  // Outside there is memory enough for them, but not a gap for each: gaps have
+  // to be joined first, by clearings in their turn.
+  bool is_tight = false;
 };
 
-// The clearing for the request that moves and waits for the fewest bytes. No
-// pages: there is none, that is, the free ranges outside are too small for what
-// is inside.
+// The clearing for the request that moves and waits for the fewest bytes; a
+// tight one, of pages smaller than the request, only for a large one that keeps
+// no memory for another, and where there is no other. No pages: there is none,
+// that is, the free ranges outside are too small for what is inside.
 // Bounded by the hand in the same way.
 Clearing cheapest_clearing(
     const Layout& layout,

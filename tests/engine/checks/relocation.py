@@ -1,0 +1,61 @@
+"""Storages that are moved within the device, where free memory is only in pieces."""
+
+from collections.abc import Sequence
+
+import torch
+from harness import lms, main
+
+COUNT = 1 << 20  # elements of 4 bytes
+DEVICE = 1
+
+
+def full(count: int, value: float) -> torch.Tensor:
+    return torch.full((count,), value, device=f"cuda:{DEVICE}")
+
+
+def expect_room_in_pieces(
+    sizes: Sequence[int], gaps: Sequence[int], wanted: int, moves: int
+) -> None:
+    """Makes room for `wanted` by moving so many storages, and copies nothing to the host.
+
+    Args:
+        sizes: of the storages in the memory, in units of COUNT. What is behind them is in use.
+        gaps: which of them are freed before that.
+    """
+    more = [full(8 * COUNT, 0.0) for _ in range(20)]  # memory has been short, and is one segment
+    torch.cuda.reclaim_inactive()
+    del more
+    storages: list[torch.Tensor | None]
+    storages = [full(size * COUNT, float(i)) for i, size in enumerate(sizes)]
+    rest = full(lms.stats(DEVICE)["lms.free_bytes.largest"] // 4, -1.0)
+    for gap in gaps:
+        storages[gap] = None
+    before = lms.stats(DEVICE)
+    result = full(wanted * COUNT, 0.5)
+    after = lms.stats(DEVICE)
+    assert after["lms.moved.copies"] - before["lms.moved.copies"] == moves
+    assert after["lms.page_out.copies"] == before["lms.page_out.copies"]
+    for i, storage in enumerate(storages):
+        assert storage is None or storage.eq(i).all()
+    assert rest.eq(-1).all()
+    assert result.eq(0.5).all()
+
+
+def check_what_lies_between_gaps_goes_to_another() -> None:
+    expect_room_in_pieces([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
+
+
+def check_a_gap_is_made_for_what_fits_no_other() -> None:
+    # What has 3 lies between gaps, and moves to where 1 and a gap of 2 were.
+    expect_room_in_pieces([2, 3, 2, 5, 2, 1, 5, 1, 5], gaps=[0, 2, 4, 7], wanted=6, moves=2)
+
+
+def check_what_is_cleared_is_not_filled_again() -> None:
+    # What has 1 would fit best where what has 3 is to leave.
+    sizes = [1, 3, 2, 5, 2, 1, 5, 2, 5]
+    expect_room_in_pieces(sizes, gaps=[0, 2, 4, 7], wanted=6, moves=2)
+
+
+if __name__ == "__main__":
+    torch.cuda.set_enabled_lms(True)
+    main(globals())
