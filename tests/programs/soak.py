@@ -143,9 +143,12 @@ class Soak:
 
 def left_over() -> dict[str, int]:
     """Bytes: tensors on the devices and on the host, in page tables, and of the process."""
+    torch.cuda.empty_cache()  # also ends what is being paged out, which would count twice
     stats = [torch.cuda.lms.stats(device) for device in range(2)]
     return {
-        "allocated": sum(torch.cuda.memory_allocated(device) for device in range(2))
+        "allocated": sum(
+            torch.cuda.memory_stats(device)["requested_bytes.all.current"] for device in range(2)
+        )
         + sum(one["lms.paged_out_bytes.current"] for one in stats),
         "managed": sum(one["lms.managed.all.current"] for one in stats),
         "process": psutil.Process().memory_info().rss,

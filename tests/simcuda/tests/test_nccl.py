@@ -44,17 +44,16 @@ def test_a_result_that_is_not_waited_for_is_wrong(simulate):
     simulate(
         """
         import torch
+        from gate import held
         from torch.cuda import nccl
         given = [torch.ones(1000, device=f"cuda:{i}") for i in range(2)]
         for i in range(2):
             torch.cuda.synchronize(i)
         streams = [torch.cuda.Stream(i) for i in range(2)]
-        with torch.cuda.stream(streams[1]):  # it comes late to the collective
-            torch.cuda._sleep(3_000_000_000)
-        nccl.all_reduce(given, streams=streams)
-        with torch.cuda.stream(torch.cuda.Stream(0)):
-            early = given[0].clone()
-        early = early.cpu()
+        with held(streams[1]):  # it comes late to the collective
+            nccl.all_reduce(given, streams=streams)
+            with torch.cuda.stream(torch.cuda.Stream(0)):
+                early = given[0].clone().cpu()
         for stream in streams:
             stream.synchronize()
         assert early.eq(1).all() and given[0].eq(2).all()
