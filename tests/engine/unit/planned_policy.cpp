@@ -168,6 +168,49 @@ TEST(LayersThatAreAlikeAreOneCycleTogether) {
   EXPECT(passes[0].ahead == passes[0].in);
 }
 
+// The weights are frozen. The optimizer of something small makes its state in
+// the first iteration, which is longer for that.
+TEST(TheThirdIterationIsPlannedThoughTheFirstWasLonger) {
+  Machine machine(120);
+  std::vector<Page*> weights;
+  for (int i = 0; i < 40; ++i) {
+    weights.push_back(machine.make(4));
+  }
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    const Moved before = machine.moved();
+    for (const uint64_t pass : {1, 2}) {
+      for (Page* weight : weights) {
+        Page* activation = machine.make(1);
+        machine.run(pass, {weight}, {activation});
+        machine.destroy(activation);
+      }
+    }
+    for (uint64_t i = 0; i < (iteration == 0 ? 30 : 10); ++i) {
+      Page* step = machine.make(1);
+      machine.run(3 + i % 7, {}, {step});
+      machine.destroy(step);
+    }
+    const Moved moved = machine.moved() - before;
+    EXPECT(iteration < 2 || moved.ahead * 10 >= moved.in * 9);
+  }
+}
+
+TEST(WhatRepeatsForAMomentDelaysNoPlan) {
+  Machine machine(120);
+  Training training(machine);
+  training.iterate();
+  for (const uint64_t repeated : {8, 16, 32, 39}) { // of 40 operators
+    for (uint64_t i = 0; i < 40 + repeated; ++i) {
+      Page* page = machine.make(1);
+      machine.run(100 * repeated + i % 40, {}, {page});
+      machine.destroy(page);
+    }
+  }
+  training.iterate();
+  const Moved third = training.iterate();
+  EXPECT(third.in > 0 && third.ahead * 10 >= third.in * 9);
+}
+
 TEST(TwoModelsInTurnAreOneSequence) {
   Machine machine(200);
   Training one(machine);

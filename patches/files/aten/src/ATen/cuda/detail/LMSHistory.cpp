@@ -29,6 +29,7 @@ void History::append(const Operator& op) {
   entry.unmanaged = op.unmanaged;
   uint64_t kind = mix(op.name, op.uses.size());
   uint64_t ages = 0;
+  uint64_t names = 0;
   for (const Use& use : op.uses) {
     Page& page = *use.page;
     if (page.last_use == now_) {
@@ -42,8 +43,14 @@ void History::append(const Operator& op) {
       slot.previous = static_cast<uint32_t>(now_ - page.last_use);
       Slot& before = slot_of(page);
       before.next = slot.previous;
+      before.next_slot = entry.slots;
       slot.previous_slot = static_cast<uint32_t>(
           page.last_slot - this->entry(page.last_use).first_slot);
+    }
+    if (page.first_use == 0) {
+      page.first_use = now_;
+    } else if (now_ - page.first_use >= kLasting) {
+      names = mix(names, entry.slots * kPrime + page.id);
     }
     page.last_use = now_;
     page.last_slot = dropped_slots_ + slots_.size();
@@ -54,7 +61,12 @@ void History::append(const Operator& op) {
     ages = mix(ages, slot.previous);
   }
   entry.kind = kind;
-  entry.key = mix(kind, ages);
+  entry.hash[kByName] = mix(kind, names);
+  entry.hash[kByAge] = mix(kind, ages);
+  find_windows();
+  if (names == 0) {
+    entry.window[kByName] = 0;
+  }
   follow();
   trim();
 }
@@ -69,41 +81,50 @@ void History::on_death(Page* page) {
   slot.death = static_cast<uint32_t>(now_ - page->last_use);
 }
 
-void History::follow() {
-  window_ = window_ * kPrime + entries_.back().key;
-  if (now_ > kWindow && has(now_ - kWindow)) {
-    window_ -= entry(now_ - kWindow).key * power(kPrime, kWindow);
-  }
+void History::find_windows() {
   Entry& latest = entries_.back();
-  latest.window = window_;
+  for (const Likeness by : {kByName, kByAge}) {
+    window_[by] = window_[by] * kPrime + latest.hash[by];
+    if (now_ > kWindow && has(now_ - kWindow)) {
+      window_[by] -= entry(now_ - kWindow).hash[by] * power(kPrime, kWindow);
+    }
+    latest.window[by] = window_[by];
+  }
+}
+
+void History::follow() {
+  const Entry& latest = entries_.back();
   if (lag_ > 0 && has(now_ - lag_) && entry(now_ - lag_).kind == latest.kind &&
       latest.longest <= lag_) {
     ++matched_;
   } else {
     find_lag();
   }
-  windows_[window_] = now_;
+  for (const uint64_t window : latest.window) {
+    windows_[window] = now_;
+  }
 }
 
 void History::find_lag() {
-  lag_ = matched_ = 0;
-  const auto found = windows_.find(window_);
-  if (found == windows_.end() || !has(found->second)) {
-    return;
+  lag_ = find_lag(kByName);
+  if (lag_ == 0) {
+    lag_ = find_lag(kByAge);
+  }
+  matched_ = lag_ > 0 ? kWindow : 0;
+}
+
+// 0 if there is none.
+uint64_t History::find_lag(Likeness by) const {
+  const uint64_t window = entries_.back().window[by];
+  const auto found = windows_.find(window);
+  if (window == 0 || found == windows_.end() || !has(found->second)) {
+    return 0;
   }
   uint64_t lag = now_ - found->second;
-  uint64_t longest = 0;
   for (uint64_t i = 0; i < kWindow && has(now_ - i); ++i) {
-    longest = std::max(longest, entry(now_ - i).longest);
+    lag = std::max(lag, entry(now_ - i).longest);
   }
-  if (longest > lag) {
-    lag = longest;
-    if (!has(now_ - lag) || entry(now_ - lag).window != window_) {
-      return;
-    }
-  }
-  lag_ = lag;
-  matched_ = kWindow;
+  return has(now_ - lag) && entry(now_ - lag).window[by] == window ? lag : 0;
 }
 
 // Keeps memory bounded, and the table of windows with it.
@@ -115,7 +136,7 @@ void History::trim() {
   slots_.erase(slots_.begin(), slots_.begin() + slots);
   dropped_slots_ += slots;
   entries_.pop_front();
-  if (windows_.size() > 2 * kCapacity) {
+  if (windows_.size() > 2 * kLikenesses * kCapacity) {
     windows_.clear();
   }
 }

@@ -103,22 +103,51 @@ void Plan::read(const History& history) {
       intervals_.push_back(read_interval(history, index, slot, first));
     }
   }
-  // Which interval a use ends: by the use before, one cycle later if that was
-  // before this cycle.
   before_.assign(count(), kNone);
   for (uint64_t index = first; index <= history.now(); ++index) {
-    const History::Entry& entry = history.entry(index);
-    const auto position = static_cast<uint32_t>(index - first);
-    for (uint32_t slot = 0; slot < entry.slots; ++slot) {
-      const History::Slot& use = history.slot(entry, slot);
-      if (use.previous == 0 || use.previous > length()) {
-        continue;
-      }
-      const uint32_t begin = (position + length() - use.previous) % length();
-      if (use.previous_slot < slots(begin) &&
-          interval(begin, use.previous_slot).bytes == use.bytes) {
-        before_[starts_[position] + slot] = starts_[begin] + use.previous_slot;
-      }
+    for (uint32_t slot = 0; slot < history.entry(index).slots; ++slot) {
+      find_before(history, index, slot, first);
+    }
+  }
+}
+
+// Which interval the use ends.
+void Plan::find_before(
+    const History& history,
+    uint64_t index,
+    uint32_t slot,
+    uint64_t first) {
+  const History::Slot& use = history.slot(history.entry(index), slot);
+  const auto position = static_cast<uint32_t>(index - first);
+  uint32_t& before = before_[number(position, slot)];
+  if (use.previous == 0) {
+    return;
+  }
+  if (use.previous <= position) {
+    before = number(position - use.previous, use.previous_slot);
+    return;
+  }
+  uint64_t last = index;
+  const History::Slot* end = &use;
+  uint32_t end_slot = slot;
+  while (end->next > 0) {
+    last += end->next;
+    end_slot = end->next_slot;
+    end = &history.slot(history.entry(last), end_slot);
+  }
+  if (!end->is_dead) {
+    // The page was there before the cycle, and is still: it is used again one
+    // cycle later.
+    const auto begin = static_cast<uint32_t>(last - first);
+    before = number(begin, end_slot);
+    intervals_[before].length = position + length() - begin;
+    intervals_[before].is_endless = false;
+  } else if (use.previous <= length()) {
+    // Another page will have its part: the one whose use was as long before.
+    const uint32_t begin = (position + length() - use.previous) % length();
+    if (use.previous_slot < slots(begin) &&
+        interval(begin, use.previous_slot).bytes == use.bytes) {
+      before = number(begin, use.previous_slot);
     }
   }
 }
@@ -137,8 +166,8 @@ Plan::Interval Plan::read_interval(
   interval.page = slot->next == 0 ? slot->page : nullptr; // idle there now
   if (slot->next == 0 && !slot->is_dead) {
     const uint64_t twin = index - history.lag();
-    if (history.has(twin) && history.entry(twin).slots > number &&
-        history.slot(history.entry(twin), number).bytes == slot->bytes) {
+    if (history.has(twin) &&
+        history.entry(twin).kind == history.entry(index).kind) {
       slot = &history.slot(history.entry(twin), number);
     }
   }

@@ -84,6 +84,11 @@ class Plan {
   static constexpr uint32_t kNone = ~uint32_t{0};
 
   void read(const History& history);
+  void find_before(
+      const History& history,
+      uint64_t index,
+      uint32_t slot,
+      uint64_t first);
   Interval read_interval(
       const History& history,
       uint64_t index,

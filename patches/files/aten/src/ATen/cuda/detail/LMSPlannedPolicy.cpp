@@ -8,8 +8,12 @@ namespace {
 // The part of the capacity that plans do without, since free memory is not in
 // one piece: 1 / kReserve.
 constexpr size_t kReserve = 32;
-// A plan that is soon dropped makes the next one wait longer, up to this.
+// A plan that never comes through a whole cycle makes the next one wait longer,
+// up to this.
 constexpr uint64_t kMostMatches = 4096; // operators
+// That of a shorter cycle does not: it costs little, and where an optimizer
+// makes its state, some operators repeat for each parameter.
+constexpr uint64_t kShortCycle = 64; // operators
 // A plan foresees the next use of each page. It is dropped when kMostSurprises
 // more of them came at another time than 1 in kHitsPerSurprise did not.
 constexpr uint64_t kHitsPerSurprise = 8;
@@ -41,10 +45,11 @@ void PlannedPolicy::set_capacity(size_t bytes) {
 void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
   history_.append(op);
   if (plan_ && history_.lag() != plan_->length()) {
-    // A plan that never came through a whole cycle cost more than it brought.
-    const bool was_short = history_.now() - planned_at_ < plan_->length();
-    needed_matches_ = was_short ? std::min(2 * needed_matches_, kMostMatches)
-                                : History::kWindow;
+    if (history_.now() - planned_at_ >= plan_->length()) {
+      needed_matches_ = History::kWindow;
+    } else if (plan_->length() > kShortCycle) {
+      needed_matches_ = std::min(2 * needed_matches_, kMostMatches);
+    }
     drop_plan();
   }
   if (plan_) {
