@@ -101,21 +101,23 @@ def test_it_is_faster_than_the_original(bert: Bert, ratio: float) -> None:
     assert bert.run("lms", ratio)["step_ns"] < bert.run("original", ratio)["step_ns"]
 
 
-# Reached when this was written: 63.0, 78.3 and 86.9 % of the floor; at most 1.19 times the bytes
-# of the bound to the device and 1.16 times those from it.
-@pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.60), (2, 0.75), (3.7, 0.84)])
+# Reached when this was written: 82.4, 88.1 and 93.4 % of the floor; at most 1.08 times the bytes
+# of the bound in either direction.
+@pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.79), (2, 0.85), (3.7, 0.90)])
 def test_a_share_of_the_floor(bert: Bert, ratio: float, least: float) -> None:
     found, bound = bert.run("lms", ratio), bert.bound(ratio)
     assert least < bound.floor_ns / found["step_ns"] <= 1
-    assert found["h2d_bytes"] < 1.22 * bound.h2d_bytes
-    assert found["d2h_bytes"] < 1.22 * bound.d2h_bytes
+    assert found["h2d_bytes"] < 1.15 * bound.h2d_bytes
+    assert found["d2h_bytes"] < 1.15 * bound.d2h_bytes
 
 
+# The third begins with the optimizer's state where the second, the first that had any, has left
+# it. Reached when this was written: at most 1.11 and 1.15 times as long as the later ones.
 @pytest.mark.parametrize("ratio", SHORT)
-def test_it_has_learnt_by_the_third_iteration(bert: Bert, ratio: float) -> None:
+def test_it_has_learnt_in_the_second_iteration(bert: Bert, ratio: float) -> None:
     first, second, third, *later = bert.run("lms", ratio)["steps_ns"]
     usual = sum(later) / len(later)
-    assert third < 1.12 * usual < second < first
+    assert max(second, third) < 1.2 * usual < first
 
 
 # A program that never repeats itself: which layers an iteration has, and in which order, is chosen
@@ -158,8 +160,9 @@ def test_a_sequence_that_changes_costs_no_more_than_the_original(
 
 # --- recording and replaying ---
 
-# The largest differences, of the run's time. 2 % were wanted; docs/traces.md says what is missing.
-MEAN, SINGLE = 0.05, 0.12
+# The largest differences, of the run's time. Of one cell, 2 % were wanted; docs/traces.md says what
+# is missing.
+MEAN, SINGLE = 0.02, 0.06
 
 
 def test_a_replay_takes_as_long_as_the_program(bert: Bert) -> None:
