@@ -60,13 +60,13 @@ def check_the_next_slab_is_made_before_it_is_needed() -> None:
     start_afresh()
     before = slabs_made()
     tensors = [paged_out(mib(2))]
-    assert host_bytes("reserved") == SLAB
-    tensors += [paged_out(mib(2)) for _ in range(2)]  # more than half of the slab
     assert eventually(lambda: slabs_made() == before + 2), "nothing was reserved ahead"
-    assert host_bytes("current") == 6 * MIB
+    assert host_bytes("current") == 2 * MIB
     assert host_bytes("reserved") == host_bytes("page_locked") == 2 * SLAB
-    tensors += [paged_out(mib(2)) for _ in range(3)]  # 12 MiB: in what was ready
+    tensors += [paged_out(mib(2)) for _ in range(3)]  # the rest of the first slab
     assert slabs_made() == before + 2
+    tensors += [paged_out(mib(2))]  # in what was ready; the next one is ordered
+    assert eventually(lambda: slabs_made() == before + 3)
     for tensor in tensors:
         assert_same(tensor, mib(2))
 
@@ -80,6 +80,21 @@ def check_what_is_reserved_ahead_is_one_slab_of_a_quarter_at_most() -> None:
         assert reserved - used <= 2 * max(SLAB, reserved // 4), (used, reserved)
     torch.cuda.set_enabled_lms(False)
     assert host_bytes("reserved") == 0  # the one that was not used yet too
+
+
+def check_small_storages_do_not_lie_between_large_ones() -> None:
+    start_afresh()
+    small, large = [], []
+    for _ in range(12):
+        large.append(paged_out(mib(16)))
+        small.append(paged_out(mib(2)))
+    large.clear()
+    before = host_bytes("reserved")
+    large += [paged_out(mib(32)) for _ in range(3)]
+    assert host_bytes("reserved") == before
+    for tensor in small:
+        assert_same(tensor, mib(2))
+    start_afresh()
 
 
 def check_the_limit_holds_for_what_is_reserved_ahead() -> None:

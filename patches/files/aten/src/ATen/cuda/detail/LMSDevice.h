@@ -252,6 +252,7 @@ class Device {
   void note_home(ManagedStorage* storage, const void* memory);
   bool evict(Page* page, Freed& freed);
   bool is_crowded(const Request& request) const;
+  bool has_room_for(const ManagedStorage& storage); // without the mutex
   bool may_grow(size_t bytes) const;
   bool may_reserve(size_t bytes) const; // from the driver
   void shrink(const Request& wanted, Scope scope); // without the mutex

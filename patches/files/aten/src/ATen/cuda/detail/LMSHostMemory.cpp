@@ -14,7 +14,12 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr size_t kMinSlab = size_t{8} << 20; // bytes
-constexpr size_t kMaxSlab = size_t{256} << 20; // bytes
+constexpr size_t kMediumSlab = size_t{256} << 20; // bytes
+constexpr size_t kMaxSlab = size_t{1} << 30; // bytes
+// Of the largest request that is expected to be followed by one like it.
+constexpr size_t kMostAhead = size_t{512} << 20; // bytes
+// Bytes from which on a request is a large one.
+constexpr size_t kLargeRequest = size_t{16} << 20;
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
 // What the kernel says of the host's memory, bytes; `otherwise` if it does not.
@@ -42,8 +47,8 @@ size_t default_limit(size_t taken) {
 } // namespace
 
 HostMemory& HostMemory::get() {
-  static auto* pool = new HostMemory(); // leaked: no CUDA calls at exit
-  return *pool;
+  static auto* memory = new HostMemory(); // leaked: no CUDA calls at exit
+  return *memory;
 }
 
 HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
@@ -51,13 +56,13 @@ HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
 void* HostMemory::allocate(size_t bytes, c10::DeviceIndex device, Claim claim) {
   Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
-  Node& node = node_of(device);
-  char* begin = take(node, bytes);
+  Pool& pool = pool_of(device, bytes);
+  char* begin = take(pool, bytes);
   if (!begin && collect()) {
-    begin = take(node, bytes);
+    begin = take(pool, bytes);
   }
-  while (!begin && grow(node, bytes, device, claim, lock)) {
-    begin = take(node, bytes);
+  while (!begin && grow(pool, bytes, device, claim, lock)) {
+    begin = take(pool, bytes);
   }
   if (!begin) {
     begin = take_anywhere(bytes);
@@ -66,7 +71,7 @@ void* HostMemory::allocate(size_t bytes, c10::DeviceIndex device, Claim claim) {
     begin = take_anywhere(bytes);
   }
   if (begin) {
-    reserve_ahead(node, bytes, device);
+    reserve_ahead(pool, bytes, device);
   }
   return begin;
 }
@@ -101,10 +106,10 @@ HostMemory::Stats HostMemory::stats() {
   for (const auto& [begin, slab] : slabs_) {
     stats.page_locked -= slab.memory->page_locked ? 0 : slab.bytes;
   }
-  for (const auto& [index, node] : nodes_) {
-    if (is_ready(node.order) &&
-        !(node.order.get() && node.order.get()->page_locked)) {
-      stats.page_locked -= node.ordered;
+  for (const auto& [key, pool] : pools_) {
+    if (is_ready(pool.order) &&
+        !(pool.order.get() && pool.order.get()->page_locked)) {
+      stats.page_locked -= pool.ordered;
     }
   }
   stats.used = bytes_used_;
@@ -133,14 +138,19 @@ bool HostMemory::is_shared() {
   return ledger_.is_shared();
 }
 
-HostMemory::Node& HostMemory::node_of(c10::DeviceIndex device) {
-  Node*& node = node_by_device_[device];
-  if (!node) {
-    const int index = nearest_node(device);
-    node = &nodes_[index];
-    node->index = index;
+int HostMemory::node_of(c10::DeviceIndex device) {
+  const auto [it, is_new] = node_by_device_.try_emplace(device, kAnyNode);
+  if (is_new) {
+    it->second = nearest_node(device);
   }
-  return *node;
+  return it->second;
+}
+
+HostMemory::Pool& HostMemory::pool_of(c10::DeviceIndex device, size_t bytes) {
+  const int node = node_of(device);
+  Pool& pool = pools_[{node, bytes >= kLargeRequest}];
+  pool.node = node;
+  return pool;
 }
 
 size_t HostMemory::limit_locked() {
@@ -150,18 +160,24 @@ size_t HostMemory::limit_locked() {
   return limit_;
 }
 
-// Bytes of the next slab, for a request: they grow with what there is.
+// Bytes of the next slab, for a request. They grow with what there is: fast
+// first, later so that there are not too many for large requests to share.
 size_t HostMemory::next_slab(size_t bytes) const {
+  const size_t taken = ledger_.taken();
   return round_up(
-      std::max(bytes, std::clamp(ledger_.taken() / 4, kMinSlab, kMaxSlab)),
+      std::max(
+          {bytes,
+           kMinSlab,
+           std::min(taken / 4, kMediumSlab),
+           std::min(taken / 64, kMaxSlab)}),
       kPage);
 }
 
 // Null if no free range is large enough.
-char* HostMemory::take(Node& node, size_t bytes) {
-  char* begin = node.free.take(bytes);
+char* HostMemory::take(Pool& pool, size_t bytes) {
+  char* begin = pool.free.take(bytes);
   if (begin) {
-    used_[begin] = {bytes, &node};
+    used_[begin] = {bytes, &pool};
     bytes_used_ += bytes;
     peak_used_ = std::max(peak_used_, bytes_used_);
   }
@@ -170,9 +186,9 @@ char* HostMemory::take(Node& node, size_t bytes) {
 
 char* HostMemory::take_anywhere(size_t bytes) {
   char* begin = nullptr;
-  for (auto& [index, node] : nodes_) {
+  for (auto& [key, pool] : pools_) {
     if (!begin) {
-      begin = take(node, bytes);
+      begin = take(pool, bytes);
     }
   }
   return begin;
@@ -181,28 +197,28 @@ char* HostMemory::take_anywhere(size_t bytes) {
 // Adds the slab that is on order, or else one with room for `bytes`. False if
 // the limit forbids it or the host has no memory.
 bool HostMemory::grow(
-    Node& node,
+    Pool& pool,
     size_t bytes,
     c10::DeviceIndex device,
     Claim claim,
     Lock& lock) {
-  const bool is_too_small = node.order.valid() && node.ordered < bytes;
+  const bool is_too_small = pool.order.valid() && pool.ordered < bytes;
   if (is_too_small && !ledger_.has_room(bytes, limit_locked(), claim)) {
     give_up_unused(); // for what is needed now
   }
-  if (!node.order.valid() && !order(node, bytes, device, claim)) {
+  if (!pool.order.valid() && !order(pool, bytes, device, claim)) {
     return false;
   }
-  const HostSlabOrder order = node.order;
+  const HostSlabOrder order = pool.order;
   lock.unlock();
   order.wait(); // the host has to: there is no other memory to copy to
   lock.lock();
   // If another thread was faster it has received the slab for both.
-  return !is_ready(node.order) || receive_order(node);
+  return !is_ready(pool.order) || receive_order(pool);
 }
 
 bool HostMemory::order(
-    Node& node,
+    Pool& pool,
     size_t bytes,
     c10::DeviceIndex device,
     Claim claim) {
@@ -213,7 +229,7 @@ bool HostMemory::order(
   }
   for (const size_t size : {next_slab(bytes), bytes}) {
     if (ledger_.take(size, limit, claim)) {
-      place_order(node, size, device);
+      place_order(pool, size, device);
       return true;
     }
   }
@@ -221,69 +237,68 @@ bool HostMemory::order(
   if (!ledger_.take(bytes, limit, claim)) {
     return false;
   }
-  place_order(node, bytes, device);
+  place_order(pool, bytes, device);
   return true;
 }
 
-// Orders the next slab if the memory is being used up.
+// Orders the next slab if there is no room for another such request.
 void HostMemory::reserve_ahead(
-    Node& node,
+    Pool& pool,
     size_t bytes,
     c10::DeviceIndex device) {
-  if (!node.reserves_ahead || node.order.valid() || is_stopped_) {
+  if (!pool.reserves_ahead || pool.order.valid() || is_stopped_) {
     return;
   }
-  const size_t size = next_slab(std::min(bytes, kMaxSlab));
-  const size_t enough = size / 2;
-  if (node.free.largest() >= enough ||
-      (collect() && node.free.largest() >= enough)) {
+  const size_t size = next_slab(std::min(bytes, kMostAhead));
+  if (pool.free.largest() >= size ||
+      (collect() && pool.free.largest() >= size)) {
     return;
   }
-  node.reserves_ahead = ledger_.take(size, limit_locked(), Claim::kShare);
-  if (node.reserves_ahead) {
-    place_order(node, size, device);
+  pool.reserves_ahead = ledger_.take(size, limit_locked(), Claim::kShare);
+  if (pool.reserves_ahead) {
+    place_order(pool, size, device);
   }
 }
 
 // The bytes have been taken from the ledger.
 void HostMemory::place_order(
-    Node& node,
+    Pool& pool,
     size_t bytes,
     c10::DeviceIndex device) {
   // A process that ends waits for what is being made, before CUDA goes away.
   static const int registered = std::atexit([] { HostMemory::get().stop(); });
   (void)registered; // without it the exit may cut a CUDA call short
-  node.order = order_slab(bytes, device, node.index);
-  node.ordered = bytes;
+  pool.order = order_slab(bytes, device, pool.node);
+  pool.ordered = bytes;
 }
 
 // The slab's memory becomes free memory. False if there is none: the host's is
 // spent.
-bool HostMemory::receive_order(Node& node) {
-  const auto slab = std::exchange(node.order, {}).get();
-  node.reserves_ahead = slab && slab->page_locked;
+bool HostMemory::receive_order(Pool& pool) {
+  const auto slab = std::exchange(pool.order, {}).get();
+  pool.reserves_ahead = slab && slab->page_locked;
   if (!slab) {
-    ledger_.give_back(node.ordered);
+    ledger_.give_back(pool.ordered);
     return false;
   }
   char* begin = slab->memory.get();
-  slabs_[begin] = {slab, node.ordered, &node};
-  node.free.add_slab(begin, node.ordered);
+  slabs_[begin] = {slab, pool.ordered, &pool};
+  pool.free.add_slab(begin, pool.ordered);
   return true;
 }
 
 // Gives back slabs that hold nothing and what is on order. The host waits, as
 // what is being made cannot be stopped.
 void HostMemory::give_up_unused() {
-  for (auto& [index, node] : nodes_) {
-    if (node.order.valid()) {
-      node.order.wait();
-      node.order = {};
-      ledger_.give_back(node.ordered);
+  for (auto& [key, pool] : pools_) {
+    if (pool.order.valid()) {
+      pool.order.wait();
+      pool.order = {};
+      ledger_.give_back(pool.ordered);
     }
   }
   for (auto it = slabs_.begin(); it != slabs_.end();) {
-    if (it->second.node->free.remove_slab(it->first)) {
+    if (it->second.pool->free.remove_slab(it->first)) {
       ledger_.give_back(it->second.bytes);
       it = slabs_.erase(it);
     } else {
@@ -325,7 +340,7 @@ bool HostMemory::wait_for_a_copy() {
 
 void HostMemory::give_back(char* begin) {
   const auto range = used_.find(begin);
-  range->second.node->free.give_back(begin, range->second.bytes);
+  range->second.pool->free.give_back(begin, range->second.bytes);
   used_.erase(range);
 }
 
@@ -337,9 +352,9 @@ void HostMemory::stop() {
   }
   const Lock lock(mutex_);
   is_stopped_ = true;
-  for (const auto& [index, node] : nodes_) {
-    if (node.order.valid()) {
-      node.order.wait();
+  for (const auto& [key, pool] : pools_) {
+    if (pool.order.valid()) {
+      pool.order.wait();
     }
   }
 }

@@ -11,35 +11,39 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace at::cuda::lms {
 
 // Note [Host memory reserved ahead]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // Page-locking is slower than the copies into the memory, so slabs are made by
-// a thread in the background, and the next one is ordered when half of the last
-// one is used. Whoever needs memory that is still being made waits for it,
-// without the mutex.
+// a thread in the background, and the next one is ordered when no free range is
+// as large as it will be. Whoever needs memory that is still being made waits
+// for it, without the mutex.
 //
 // A slab counts as taken when it is ordered, and joins the free memory when a
 // request finds no room without it, not when it is ready. So which requests are
 // served and from where does not depend on how fast the thread is: the same
 // program always gets the same slabs in the same order.
 //
-// At most one slab per NUMA node is on order. It is given up for a request that
+// At most one slab per pool is on order. It is given up for a request that
 // the limit would otherwise refuse, and so are slabs that hold nothing. After
 // the driver has refused to page-lock one, or the limit to allow one, none is
 // ordered ahead until a request gets a page-locked one again.
 
-// Host memory for paged-out storages, one pool for all devices.
+// Host memory for paged-out storages, for all devices.
 //
 // Memory comes in slabs, page-locked where the driver grants it and pageable
 // otherwise, near the device that asks for it, and is sub-allocated exactly
 // (rounded to kAlignment), so a model paged out takes its own size and not the
-// next power of two. What the slabs of all processes take together never
-// exceeds the limit, see Note [Processes that share the host's memory].
+// next power of two. Small requests and large ones have slabs of their own:
+// what stays for long, as parameters do, would else lie between activations
+// many times as large, and these would leave no room for each other. What the
+// slabs of all processes take together never exceeds the limit, see Note
+// [Processes that share the host's memory].
 //
-// Thread safe. The pool's mutex is the innermost lock of LMS.
+// Thread safe. Its mutex is the innermost lock of LMS.
 class HostMemory {
  public:
   // Sub-allocation granularity, bytes; a copy engine's preferred alignment.
@@ -82,9 +86,9 @@ class HostMemory {
   bool is_shared();
 
  private:
-  // What is near one NUMA node.
-  struct Node {
-    int index = kAnyNode;
+  // What is near one NUMA node, for requests of like size.
+  struct Pool {
+    int node = kAnyNode;
     HostRanges free;
     HostSlabOrder order; // of the next slab, if it is valid
     size_t ordered = 0; // bytes of it
@@ -93,11 +97,11 @@ class HostMemory {
   struct Slab {
     std::shared_ptr<HostSlab> memory;
     size_t bytes;
-    Node* node;
+    Pool* pool;
   };
   struct Range {
     size_t bytes;
-    Node* node;
+    Pool* pool;
   };
   struct Leaving {
     char* begin;
@@ -107,19 +111,20 @@ class HostMemory {
 
   HostMemory();
 
-  Node& node_of(c10::DeviceIndex device);
-  char* take(Node& node, size_t bytes);
+  int node_of(c10::DeviceIndex device);
+  Pool& pool_of(c10::DeviceIndex device, size_t bytes);
+  char* take(Pool& pool, size_t bytes);
   char* take_anywhere(size_t bytes);
   bool grow(
-      Node& node,
+      Pool& pool,
       size_t bytes,
       c10::DeviceIndex device,
       Claim claim,
       Lock& lock);
-  bool order(Node& node, size_t bytes, c10::DeviceIndex device, Claim claim);
-  void reserve_ahead(Node& node, size_t bytes, c10::DeviceIndex device);
-  void place_order(Node& node, size_t bytes, c10::DeviceIndex device);
-  bool receive_order(Node& node);
+  bool order(Pool& pool, size_t bytes, c10::DeviceIndex device, Claim claim);
+  void reserve_ahead(Pool& pool, size_t bytes, c10::DeviceIndex device);
+  void place_order(Pool& pool, size_t bytes, c10::DeviceIndex device);
+  bool receive_order(Pool& pool);
   void give_up_unused();
   bool collect();
   bool wait_for_a_copy();
@@ -129,8 +134,9 @@ class HostMemory {
   void stop();
 
   std::mutex mutex_;
-  std::map<c10::DeviceIndex, Node*> node_by_device_;
-  std::map<int, Node> nodes_; // by NUMA node
+  std::map<c10::DeviceIndex, int> node_by_device_;
+  // By NUMA node and whether requests are large.
+  std::map<std::pair<int, bool>, Pool> pools_;
   std::map<char*, Slab> slabs_; // by address
   std::map<char*, Range> used_; // by address
   std::list<Leaving> leaving_; // freed, copy still running; oldest first

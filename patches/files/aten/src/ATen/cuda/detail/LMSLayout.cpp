@@ -272,16 +272,19 @@ bool Layout::has_gap(size_t bytes, uintptr_t stream) const {
 }
 
 size_t rest_for_small(size_t limit, size_t small) {
-  // A part of the limit, at least so many bytes, and a multiple of what they
-  // have by now, since the optimizer's state is often yet to come. Where they
-  // have much of the memory, they are not parameters, and grow by a part of the
-  // limit at most.
-  constexpr size_t kRestPart = 64;
+  // Enough for most programs, where that is little of the limit, and at least a
+  // part of it; and a multiple of what they have by now, since the optimizer's
+  // state is often yet to come. Where they have much of the memory, they are
+  // not parameters, and grow by a part of the limit at most.
+  constexpr size_t kEnough = size_t{256} << 20;
+  constexpr size_t kMostPart = 64;
+  constexpr size_t kLeastPart = 256;
   constexpr size_t kLeastRest = size_t{8} << 20;
   constexpr size_t kSmallGrowth = 4;
   constexpr size_t kGrowthPart = 16;
   return std::max(
-      {limit / kRestPart,
+      {limit / kLeastPart,
+       std::min(limit / kMostPart, kEnough),
        kLeastRest,
        std::min(kSmallGrowth * small, small + limit / kGrowthPart)});
 }

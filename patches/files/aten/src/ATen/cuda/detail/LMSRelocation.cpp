@@ -79,6 +79,13 @@ bool Device::is_crowded(const Request& request) const {
       !may_grow(request.bytes);
 }
 
+// To be asked first: an allocator that looks in vain gives all that it has
+// cached back to the driver, and tells who watches for errors.
+bool Device::has_room_for(const ManagedStorage& record) {
+  Lock lock(*this);
+  return !is_crowded(request_for(record));
+}
+
 // Frees the memory that nothing read from when progress was last noted.
 void Device::release_left_memory(Freed& freed) {
   const auto is_left = [this](const Leaving& leaving) {
@@ -99,7 +106,7 @@ void Device::move_out_of(
   std::vector<c10::DataPtr> inside; // memory that is no better than before
   const auto allocate = [&](const ManagedStorage& record,
                             Handover::Events& pending) -> c10::DataPtr {
-    while (true) {
+    while (has_room_for(record)) {
       pending.clear();
       c10::DataPtr memory;
       try {
@@ -115,6 +122,7 @@ void Device::move_out_of(
       return_pending(memory.get(), pending);
       inside.push_back(std::move(memory));
     }
+    return {};
   };
   for (const Pin& pin : moving) {
     Handover::Events pending;
