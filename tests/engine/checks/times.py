@@ -73,7 +73,7 @@ def layers(count: int) -> list[torch.Tensor]:
 def check_prefetching() -> None:
     weights = layers(LAYERS)
     matrix = torch.zeros(4096, 4096, device="cuda", dtype=torch.float16)
-    lms.set_limit_lms(LAYERS // 2 * BYTES + 5 * matrix.nbytes)
+    lms.set_limit_lms(LAYERS // 2 * BYTES + 4 * matrix.nbytes)
 
     def iteration() -> None:
         for weight in weights:
@@ -94,7 +94,7 @@ def check_prefetching() -> None:
     assert steady["lms.prefetch.late"] == steady["lms.prefetch.wasted"] == 0
     assert steady["lms.stall.demand.times"] == 0
     stalls = sum(steady[f"lms.stall.{cause}.us"] for cause in ("demand", "ahead", "memory"))
-    assert stalls < 0.1 * (steady["lms.page_in.us"] + steady["lms.page_out.us"])
+    assert stalls < 0.01 * (steady["lms.page_in.us"] + steady["lms.page_out.us"])
 
 
 def check_prefetched_in_vain() -> None:
