@@ -55,16 +55,48 @@ bool is_leaving(const Block& block) {
   return block.page && block.page->id == 0 && block.page->evictable;
 }
 
+// A range that is free, or is being left.
+struct Hole {
+  size_t range; // its number
+  size_t size;
+  Page* leaving; // null: it is free now
+  bool is_kept; // for something else, see Request
+
+  bool is_free(uint64_t until) const {
+    return !is_kept && (!leaving || leaving->leaves_at <= until);
+  }
+};
+
+// The ranges of a segment, of which most are neither.
+struct Ranges {
+  explicit Ranges(const std::vector<Range>& all) : all(all), offsets{0} {
+    offsets.reserve(all.size() + 1);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Block* block = all[i].block;
+      offsets.push_back(offsets.back() + all[i].size);
+      if (!block || block == &kKept || is_leaving(*block)) {
+        const bool is_kept = block == &kKept;
+        Page* leaving = block && !is_kept ? block->page : nullptr;
+        holes.push_back({i, all[i].size, leaving, is_kept});
+      }
+    }
+  }
+
+  const std::vector<Range>& all;
+  std::vector<uintptr_t> offsets; // where they begin, and the last one's end
+  std::vector<Hole> holes;
+};
+
 // The sizes of the free ranges outside of a span, while some are being taken.
 class Outside {
  public:
-  Outside(const Shelf& shelf, const std::vector<Range>& ranges, Span inside)
+  Outside(const Shelf& shelf, const Ranges& ranges, Span inside)
       : gaps_(shelf.gaps), free_(shelf.free) {
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      const Range& range = ranges[i];
-      if (inside.has(i) ? !range.block : range.block == &kKept) {
-        --changes_[range.size];
-        free_ -= range.size;
+    for (const Hole& hole : ranges.holes) {
+      const bool is_inside = inside.has(hole.range);
+      if (is_inside ? !hole.leaving && !hole.is_kept : hole.is_kept) {
+        --changes_[hole.size];
+        free_ -= hole.size;
       }
     }
   }
@@ -75,19 +107,23 @@ class Outside {
   }
 
   // Adds what is being left there until so many bytes have left.
-  void add_leaving(
-      const std::vector<Range>& ranges,
-      Span inside,
-      uint64_t until) {
+  void add_leaving(const Ranges& ranges, Span inside, uint64_t until) {
     size_t gap = 0; // free ranges next to each other become one
-    for (size_t i = 0; i <= ranges.size(); ++i) {
-      if (i < ranges.size() && !inside.has(i) && is_free(ranges[i], until)) {
-        changes_[ranges[i].size] -= ranges[i].block ? 0 : 1;
-        gap += ranges[i].size;
-      } else if (gap > 0) {
+    size_t next = 0; // the range behind it
+    for (const Hole& hole : ranges.holes) {
+      if (inside.has(hole.range) || !hole.is_free(until)) {
+        continue;
+      }
+      if (gap > 0 && hole.range != next) {
         ++changes_[gap];
         gap = 0;
       }
+      changes_[hole.size] -= hole.leaving ? 0 : 1;
+      gap += hole.size;
+      next = hole.range + 1;
+    }
+    if (gap > 0) {
+      ++changes_[gap];
     }
   }
 
@@ -105,11 +141,6 @@ class Outside {
   }
 
  private:
-  static bool is_free(const Range& range, uint64_t until) {
-    return !range.block ||
-        (is_leaving(*range.block) && range.block->page->leaves_at <= until);
-  }
-
   std::optional<size_t> best_fit(size_t bytes) const {
     std::optional<size_t> best;
     for (auto gap = gaps_.lower_bound(bytes); gap != gaps_.end(); ++gap) {
@@ -154,17 +185,14 @@ std::vector<Span> spans_of(
   return spans;
 }
 
-Clearing clearing_of(
-    uintptr_t begin,
-    const std::vector<Range>& ranges,
-    const Span& span) {
+Clearing clearing_of(uintptr_t begin, const Ranges& ranges, const Span& span) {
   Clearing clearing;
-  clearing.extent = {begin, begin};
-  for (size_t i = 0; i <= span.last; ++i) {
-    clearing.extent.begin += i < span.first ? ranges[i].size : 0;
-    clearing.extent.end += ranges[i].size;
-    if (i >= span.first && ranges[i].block) {
-      clearing.pages.push_back(ranges[i].block->page);
+  clearing.extent = {
+      begin + ranges.offsets[span.first],
+      begin + ranges.offsets[span.last + 1]};
+  for (size_t i = span.first; i <= span.last; ++i) {
+    if (ranges.all[i].block) {
+      clearing.pages.push_back(ranges.all[i].block->page);
     }
   }
   std::sort(
@@ -183,14 +211,11 @@ bool fits(const Clearing& clearing, Outside outside) {
 }
 
 // The memory outside of the span that is being left, what is free first first.
-std::vector<Page*> leaving_outside(
-    const std::vector<Range>& ranges,
-    const Span& span) {
+std::vector<Page*> leaving_outside(const Ranges& ranges, const Span& span) {
   std::vector<Page*> leaving;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const Block* block = ranges[i].block;
-    if (!span.has(i) && block && is_leaving(*block)) {
-      leaving.push_back(block->page);
+  for (const Hole& hole : ranges.holes) {
+    if (hole.leaving && !span.has(hole.range)) {
+      leaving.push_back(hole.leaving);
     }
   }
   std::sort(leaving.begin(), leaving.end(), [](const Page* a, const Page* b) {
@@ -204,7 +229,7 @@ std::vector<Page*> leaving_outside(
 std::optional<std::vector<Page*>> needed_outside(
     const Clearing& clearing,
     const Shelf& shelf,
-    const std::vector<Range>& ranges,
+    const Ranges& ranges,
     const Span& span) {
   const Outside outside(shelf, ranges, span);
   if (fits(clearing, outside)) {
@@ -237,7 +262,7 @@ std::optional<std::vector<Page*>> needed_outside(
 Clearing cheapest_of(
     const std::vector<Span>& spans,
     uintptr_t begin,
-    const std::vector<Range>& ranges,
+    const Ranges& ranges,
     const Shelf& shelf,
     const Ranking& ranking) {
   Clearing best;
@@ -268,7 +293,7 @@ Clearing cheapest_of(
 Clearing tight_one_of(
     const std::vector<Span>& spans,
     uintptr_t begin,
-    const std::vector<Range>& ranges,
+    const Ranges& ranges,
     const Shelf& shelf,
     size_t bytes) {
   for (const Span& span : spans) {
@@ -303,8 +328,8 @@ Clearing cheapest_clearing(
   Clearing tight;
   Sweep sweep(shelf, request, hand);
   while (sweep.next()) {
-    const auto& ranges = sweep.ranges();
-    const auto spans = spans_of(ranges, request.bytes, ranking);
+    const auto spans = spans_of(sweep.ranges(), request.bytes, ranking);
+    const Ranges ranges(sweep.ranges());
     auto best = cheapest_of(spans, sweep.begin(), ranges, shelf, ranking);
     if (!best.pages.empty()) {
       return best;
