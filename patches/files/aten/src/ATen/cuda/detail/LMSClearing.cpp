@@ -55,7 +55,7 @@ bool is_leaving(const Block& block) {
   return block.page && block.page->id == 0 && block.page->evictable;
 }
 
-// A range that is free, or is being left.
+// A range that is free, is being left, or is kept.
 struct Hole {
   size_t range; // its number
   size_t size;
@@ -67,7 +67,7 @@ struct Hole {
   }
 };
 
-// The ranges of a segment, of which most are neither.
+// The ranges of a segment, few of which are holes.
 struct Ranges {
   explicit Ranges(const std::vector<Range>& all) : all(all), offsets{0} {
     offsets.reserve(all.size() + 1);

@@ -111,7 +111,8 @@ void Plan::read(const History& history) {
   }
 }
 
-// Which interval the use ends.
+// Which interval the use ends, and how long that is if it goes on in the next
+// cycle.
 void Plan::find_before(
     const History& history,
     uint64_t index,
