@@ -130,24 +130,29 @@ assert start.elapsed_time(end) == 5.0
 """)
 
 
-def test_page_locking_in_the_background_is_paid_for_at_the_first_copy(timed):
+def test_memory_page_locked_in_the_background_is_waited_for_at_a_copy(timed):
     timed("""
 import threading
-memory, device = torch.empty(64 << 20, dtype=torch.uint8), on_device(64)
 register = torch.cuda.cudart().cudaHostRegister
-thread = threading.Thread(target=register, args=(memory.data_ptr(), 64 << 20, 0))
-begin = simcuda.virtual_time()
-thread.start()
-thread.join()
-assert simcuda.virtual_time() == begin
-def host_time():
+device = on_device(64)
+def wait(meanwhile):
     torch.cuda.synchronize()
+    memory = torch.empty(64 << 20, dtype=torch.uint8)
+    thread = threading.Thread(target=register, args=(memory.data_ptr(), 64 << 20, 0))
+    begin = simcuda.virtual_time()
+    thread.start()
+    thread.join()
+    assert simcuda.virtual_time() == begin
+    if meanwhile:
+        torch.cuda._sleep(meanwhile)
+        torch.cuda.synchronize()
     begin = simcuda.virtual_time()
     device.copy_(memory, non_blocking=True)
     return simcuda.virtual_time() - begin
-first, second = host_time(), host_time()
-assert 0.15 * (64 << 20) < first - second < 0.15 * (64 << 20) + 5 * MS
-assert second < 0.05 * MS
+locking = wait(0)
+assert 0.15 * (64 << 20) < locking < 0.15 * (64 << 20) + 5 * MS
+assert abs(wait(4 * MS) - (locking - 4 * MS)) < 0.1 * MS
+assert wait(20 * MS) < 0.05 * MS
 """)
 
 

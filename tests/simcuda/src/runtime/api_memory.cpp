@@ -18,18 +18,14 @@ using namespace simcuda;
 
 namespace {
 
-// When a thread in the background begins is a matter of real time. So the
-// program pays for what it does, when it first copies to the memory or from it,
-// as if it had waited for all of it.
+// Who uses what a thread in the background has page-locked has waited for it.
 void spend_page_locking(const void* address, size_t bytes) {
   if (!timed()) {
     return;
   }
-  const Time time = card().page_locking(bytes);
-  if (timing::in_program()) {
-    timing::spend(time);
-  } else {
-    owe(address, time + card().call("cudaHostAlloc"));
+  timing::spend(card().page_locking(bytes));
+  if (!timing::in_program()) {
+    set_ready(address, timing::worked_until());
   }
 }
 

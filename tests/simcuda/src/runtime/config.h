@@ -1,4 +1,5 @@
-// The SIMCUDA_* environment variables, read once, at the first CUDA call.
+// The SIMCUDA_* environment variables, read once, at the first CUDA call or new
+// thread.
 #pragma once
 
 #include <cstdint>

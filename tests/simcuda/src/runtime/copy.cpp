@@ -137,7 +137,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
     return cudaErrorInvalidValue;
   }
   if (timed()) {
-    timing::spend(pay(source) + pay(target));
+    timing::wait_for(std::max(source.ready, target.ready));
   }
   if (from_device && to_device) {
     // Without access to each other, devices copy through the host.

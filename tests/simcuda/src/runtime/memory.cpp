@@ -238,23 +238,13 @@ bool free_page_locked(void* address) {
   return true;
 }
 
-void owe(const void* address, int64_t time) {
+void set_ready(const void* address, int64_t time) {
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
   const auto found = m.ranges.find(number(address));
   if (found != m.ranges.end()) {
-    found->second.owed += time;
+    found->second.ready = time;
   }
-}
-
-int64_t pay(const Range& range) {
-  if (range.owed == 0) {
-    return 0;
-  }
-  Memory& m = memory();
-  std::lock_guard<std::mutex> lock(m.mutex);
-  const auto found = m.ranges.find(range.base);
-  return found == m.ranges.end() ? 0 : std::exchange(found->second.owed, 0);
 }
 
 bool register_page_locked(void* address, size_t bytes) {

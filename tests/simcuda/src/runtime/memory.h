@@ -22,7 +22,7 @@ struct Range {
   uintptr_t base = 0;
   size_t bytes = 0;     // 0: unknown, for pageable memory
   bool mapped = false;  // see virtual_memory.h and ipc.h
-  int64_t owed = 0;     // virtual time, ns, see owe
+  int64_t ready = 0;    // virtual time, ns, see set_ready
 
   bool holds(const void* address, size_t n) const {
     return place == Place::Pageable || number(address) + n <= base + bytes;
@@ -49,11 +49,9 @@ void remove_mapped(void* address);
 
 void* allocate_page_locked(size_t bytes);
 bool free_page_locked(void* address);
-// In timed mode: page-locking took a thread in the background so many
-// nanoseconds of virtual time, and the program has not waited for them.
-void owe(const void* address, int64_t time);
-// What is owed for the range is paid: returns it, once.
-int64_t pay(const Range& range);
+// In timed mode: a thread in the background has page-locked the memory by
+// `time`, in virtual nanoseconds. Who uses it has waited until then.
+void set_ready(const void* address, int64_t time);
 bool register_page_locked(void* address, size_t bytes);
 bool unregister_page_locked(void* address);
 

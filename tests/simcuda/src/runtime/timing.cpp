@@ -51,6 +51,16 @@ class Clock {
     Time& clock = in_program_ ? w.program : mine_;
     clock = std::max(now(w), time);
   }
+  void begin(Time time) {
+    worked_until_ = time;
+  }
+  void spend(World& w, Time time) {
+    worked_until_ += time;
+    advance_to(w, now(w) + time);
+  }
+  Time worked_until() const {
+    return worked_until_;
+  }
   void join_program() {
     in_program_ = true;
   }
@@ -61,6 +71,7 @@ class Clock {
  private:
   bool in_program_ = getpid() == static_cast<pid_t>(syscall(SYS_gettid));
   Time mine_ = 0;
+  Time worked_until_ = 0; // from the thread's start on, without any wait
 };
 
 Clock& clock() {
@@ -89,7 +100,21 @@ Time now() {
 void spend(Time time) {
   World& w = world();
   std::lock_guard<std::mutex> lock(w.mutex);
-  clock().advance_to(w, clock().now(w) + time);
+  clock().spend(w, time);
+}
+
+void wait_for(Time time) {
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  clock().advance_to(w, time);
+}
+
+void begin_thread(Time time) {
+  clock().begin(time);
+}
+
+Time worked_until() {
+  return clock().worked_until();
 }
 
 void join_program() {

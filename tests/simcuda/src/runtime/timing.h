@@ -4,7 +4,9 @@
 // The program's threads have one clock: PyTorch's threads hand the work to each
 // other. A thread in the background (not the main thread, and none that has run
 // an operator) has its own, which never lags behind the program's: what it
-// waits for does not hold up the program.
+// waits for does not hold up the program. When it is run is a matter of real
+// time, so what it makes for the program is ready when it would be, had the
+// thread run from its start on and not waited.
 #pragma once
 
 #include <memory>
@@ -18,6 +20,12 @@ namespace simcuda::timing {
 Time now();
 // The calling thread spends host time.
 void spend(Time time);
+// The calling thread's clock goes to `time`, unless it is there already.
+void wait_for(Time time);
+// The calling thread began when another one's clock showed `time`.
+void begin_thread(Time time);
+// What the calling thread's clock would show if it had never waited.
+Time worked_until();
 // The calling thread runs operators: it is one of the program's.
 void join_program();
 bool in_program();
