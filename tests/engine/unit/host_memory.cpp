@@ -88,20 +88,26 @@ class Process {
 
 // --- free ranges ---
 
+// A range of so many bytes; null if there is none.
+char* take(HostRanges& ranges, size_t bytes) {
+  const HostPieces pieces = ranges.take(bytes);
+  return pieces.size() == 1 ? pieces[0].begin : nullptr;
+}
+
 TEST(the_best_fit_is_taken) {
   std::vector<char> memory(1000);
   HostRanges ranges;
   ranges.add_slab(memory.data(), 1000);
-  char* hundred = ranges.take(100);
-  char* wall = ranges.take(10);
+  char* hundred = take(ranges, 100);
+  char* wall = take(ranges, 10);
   EXPECT(hundred == memory.data() && wall == hundred + 100);
-  ranges.give_back(hundred, 100);
-  EXPECT(ranges.take(90) == hundred);
-  EXPECT(ranges.take(900) == nullptr);
-  EXPECT(ranges.take(890) == memory.data() + 110);
-  EXPECT(ranges.take(11) == nullptr);
-  EXPECT(ranges.take(10) == hundred + 90);
-  EXPECT(ranges.largest() == 0);
+  ranges.give_back({hundred, 100});
+  EXPECT(take(ranges, 90) == hundred);
+  EXPECT(take(ranges, 900) == nullptr);
+  EXPECT(take(ranges, 890) == memory.data() + 110);
+  EXPECT(take(ranges, 11) == nullptr);
+  EXPECT(take(ranges, 10) == hundred + 90);
+  EXPECT(ranges.room() == 0);
 }
 
 TEST(neighbours_of_a_slab_join_and_slabs_do_not) {
@@ -110,34 +116,67 @@ TEST(neighbours_of_a_slab_join_and_slabs_do_not) {
   HostRanges ranges;
   ranges.add_slab(begin, 100);
   ranges.add_slab(begin + 100, 200); // right behind the first one
-  EXPECT(ranges.take(250) == nullptr);
-  EXPECT(ranges.take(100) == begin);
+  EXPECT(take(ranges, 250) == nullptr);
+  EXPECT(take(ranges, 100) == begin);
   std::vector<char*> parts;
   for (int i = 0; i < 4; ++i) {
-    parts.push_back(ranges.take(50));
+    parts.push_back(take(ranges, 50));
   }
-  EXPECT(ranges.largest() == 0);
+  EXPECT(ranges.room() == 0);
   for (int i : {2, 0, 3, 1}) {
-    ranges.give_back(parts[i], 50);
+    ranges.give_back({parts[i], 50});
   }
-  ranges.give_back(begin, 100);
-  EXPECT(ranges.largest() == 200);
-  EXPECT(ranges.take(201) == nullptr && ranges.take(200) == begin + 100);
+  ranges.give_back({begin, 100});
+  EXPECT(ranges.room() == 200);
+  EXPECT(take(ranges, 201) == nullptr && take(ranges, 200) == begin + 100);
 }
 
 TEST(a_slab_is_removed_only_when_all_of_it_is_free) {
   std::vector<char> memory(200);
   HostRanges ranges;
   ranges.add_slab(memory.data(), 200);
-  char* part = ranges.take(50);
+  char* part = take(ranges, 50);
   EXPECT(!ranges.remove_slab(memory.data()));
   EXPECT(!ranges.remove_slab(memory.data() + 50));
-  char* rest = ranges.take(150);
-  ranges.give_back(part, 50);
+  char* rest = take(ranges, 150);
+  ranges.give_back({part, 50});
   EXPECT(!ranges.remove_slab(memory.data()));
-  ranges.give_back(rest, 150);
+  ranges.give_back({rest, 150});
   EXPECT(ranges.remove_slab(memory.data()));
-  EXPECT(ranges.largest() == 0 && ranges.take(1) == nullptr);
+  EXPECT(ranges.room() == 0 && take(ranges, 1) == nullptr);
+}
+
+TEST(what_no_range_has_room_for_lies_in_pieces) {
+  constexpr size_t kLeast = HostRanges::kLeastPiece;
+  char* begin = reinterpret_cast<char*>(kLeast); // never touched
+  HostRanges ranges;
+  ranges.add_slab(begin, 10 * kLeast);
+  ranges.add_slab(begin + 10 * kLeast, 2 * kLeast);
+  ranges.add_slab(begin + 12 * kLeast, kLeast - 1); // too small for a piece
+  EXPECT(ranges.room() == 12 * kLeast);
+  EXPECT(ranges.take(12 * kLeast + 1).empty());
+  const HostPieces pieces = ranges.take(11 * kLeast);
+  EXPECT(pieces.size() == 2);
+  EXPECT(pieces[0].begin == begin && pieces[0].bytes == 10 * kLeast);
+  EXPECT(pieces[1].begin == begin + 10 * kLeast && pieces[1].bytes == kLeast);
+  EXPECT(ranges.room() == kLeast);
+  for (const HostRange& piece : pieces) {
+    ranges.give_back(piece);
+  }
+  EXPECT(ranges.room() == 12 * kLeast);
+  EXPECT(ranges.remove_slab(begin) && ranges.room() == 2 * kLeast);
+}
+
+TEST(there_are_not_many_pieces) {
+  constexpr size_t kLeast = HostRanges::kLeastPiece;
+  HostRanges ranges;
+  for (size_t i = 1; i <= HostRanges::kMostPieces + 1; ++i) {
+    ranges.add_slab(reinterpret_cast<char*>(i * kLeast), kLeast);
+  }
+  EXPECT(ranges.room() == HostRanges::kMostPieces * kLeast);
+  EXPECT(ranges.take(ranges.room() + 1).empty());
+  EXPECT(ranges.take(ranges.room()).size() == HostRanges::kMostPieces);
+  EXPECT(take(ranges, kLeast) != nullptr && ranges.room() == 0);
 }
 
 // --- the ledger ---

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <utility>
 
 // Note [Order of copies and operators]
@@ -31,6 +32,28 @@ cudaStream_t make_copy_stream() {
   return stream;
 }
 
+// Queues the copy of a storage's bytes between its device memory and the host.
+void copy_pieces(
+    const HostPieces& host,
+    void* device,
+    size_t bytes,
+    cudaMemcpyKind kind,
+    cudaStream_t stream) {
+  auto* at = static_cast<char*>(device);
+  for (const HostRange& piece : host) {
+    const size_t part = std::min(bytes, piece.bytes); // less in the last one
+    const bool is_out = kind == cudaMemcpyDeviceToHost;
+    C10_CUDA_CHECK(cudaMemcpyAsync(
+        is_out ? piece.begin : at,
+        is_out ? at : piece.begin,
+        part,
+        kind,
+        stream));
+    at += part;
+    bytes -= part;
+  }
+}
+
 // What profilers show beside a copy.
 std::vector<c10::IValue> bytes_of(const ManagedStorage& record) {
   return {static_cast<int64_t>(record.bytes)};
@@ -55,7 +78,7 @@ Handover::Events Device::uses_of(const ManagedStorage* record) {
 }
 
 // Queues the copy to `host` in its place among the streams' work.
-Event Device::copy_out(ManagedStorage* record, void* host) {
+Event Device::copy_out(ManagedStorage* record, const HostPieces& host) {
   RECORD_USER_SCOPE_WITH_INPUTS("lms::page_out", bytes_of(*record));
   c10::cuda::CUDAGuard on_device(index_);
   if (!out_stream_) {
@@ -68,14 +91,14 @@ Event Device::copy_out(ManagedStorage* record, void* host) {
   }
   try {
     Event end;
-    if (!record->host) {
+    if (record->host.empty()) {
       Event begin = record_timed_event(index_, out_stream_);
-      C10_CUDA_CHECK(cudaMemcpyAsync(
+      copy_pieces(
           host,
           record->memory.get(),
           record->bytes,
           cudaMemcpyDeviceToHost,
-          out_stream_));
+          out_stream_);
       end = record_timed_event(index_, out_stream_);
       times_.add(Activity::kPageOut, std::move(begin), end);
     }
@@ -114,12 +137,17 @@ Event Device::copy_into(
   }
   try {
     Event begin = record_timed_event(index_, stream);
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        memory,
-        is_move ? record->memory.get() : record->host,
-        record->bytes,
-        is_move ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice,
-        stream));
+    if (is_move) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(
+          memory,
+          record->memory.get(),
+          record->bytes,
+          cudaMemcpyDeviceToDevice,
+          stream));
+    } else {
+      copy_pieces(
+          record->host, memory, record->bytes, cudaMemcpyHostToDevice, stream);
+    }
     Event end = record_timed_event(index_, stream);
     times_.add(activity, std::move(begin), end);
     return end;

@@ -130,7 +130,7 @@ void Device::update_page(ManagedStorage* record) {
   const bool is_here = record->state == ManagedStorage::State::kResident;
   record->resident = record->state != ManagedStorage::State::kPagedOut;
   record->evictable = is_here && record->pins == 0;
-  record->clean = is_here && record->host != nullptr;
+  record->clean = is_here && !record->host.empty();
 }
 
 void Device::hold(ManagedStorage* record) {
@@ -239,7 +239,7 @@ void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   if (record->state == ManagedStorage::State::kPagedOut) {
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
   }
-  if (record->host && record->state != ManagedStorage::State::kArriving) {
+  if (!record->host.empty() && record->state != ManagedStorage::State::kArriving) {
     free_host_copy(record);
   }
   records_.back()->index = record->index;

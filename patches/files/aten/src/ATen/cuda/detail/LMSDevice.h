@@ -238,8 +238,8 @@ class Device {
   c10::DataPtr detach_memory(ManagedStorage* storage);
   Handover::Events uses_of(const ManagedStorage* storage);
   bool page_out(ManagedStorage* storage);
-  Event copy_out(ManagedStorage* storage, void* host);
-  void* host_memory(size_t bytes);
+  Event copy_out(ManagedStorage* storage, const HostPieces& host);
+  HostPieces host_memory(size_t bytes);
   void free_host_copy(ManagedStorage* storage);
   // The bytes are about to be written, or host memory is short.
   void drop_host_copy(ManagedStorage* storage);

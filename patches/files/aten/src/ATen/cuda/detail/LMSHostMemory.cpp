@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -53,37 +54,41 @@ HostMemory& HostMemory::get() {
 
 HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
 
-void* HostMemory::allocate(size_t bytes, c10::DeviceIndex device, Claim claim) {
+HostPieces HostMemory::allocate(
+    size_t bytes,
+    c10::DeviceIndex device,
+    Claim claim) {
   Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
   Pool& pool = pool_of(device, bytes);
-  char* begin = take(pool, bytes);
-  if (!begin && collect()) {
-    begin = take(pool, bytes);
+  HostPieces pieces = take(pool, bytes);
+  if (pieces.empty() && collect()) {
+    pieces = take(pool, bytes);
   }
-  while (!begin && grow(pool, bytes, device, claim, lock)) {
-    begin = take(pool, bytes);
+  while (pieces.empty() && grow(pool, bytes, device, claim, lock)) {
+    pieces = take(pool, bytes);
   }
-  if (!begin) {
-    begin = take_anywhere(bytes);
+  if (pieces.empty()) {
+    pieces = take_anywhere(bytes);
   }
-  while (!begin && claim == Claim::kWhole && wait_for_a_copy()) {
-    begin = take_anywhere(bytes);
+  while (pieces.empty() && claim == Claim::kWhole && wait_for_a_copy()) {
+    pieces = take_anywhere(bytes);
   }
-  if (begin) {
+  if (!pieces.empty()) {
     reserve_ahead(pool, bytes, device);
   }
-  return begin;
+  return pieces;
 }
 
-void HostMemory::free(void* ptr, Event ready) {
+void HostMemory::free(HostPieces pieces, Event ready) {
   const Lock lock(mutex_);
-  auto* begin = static_cast<char*>(ptr);
-  bytes_used_ -= used_.at(begin).bytes;
+  for (const HostRange& piece : pieces) {
+    bytes_used_ -= piece.bytes;
+  }
   if (ready) {
-    leaving_.push_back({begin, std::move(ready)});
+    leaving_.push_back({std::move(pieces), std::move(ready)});
   } else {
-    give_back(begin);
+    give_back(pieces);
   }
 }
 
@@ -173,25 +178,24 @@ size_t HostMemory::next_slab(size_t bytes) const {
       kPage);
 }
 
-// Null if no free range is large enough.
-char* HostMemory::take(Pool& pool, size_t bytes) {
-  char* begin = pool.free.take(bytes);
-  if (begin) {
-    used_[begin] = {bytes, &pool};
+// Empty if there is no room.
+HostPieces HostMemory::take(Pool& pool, size_t bytes) {
+  HostPieces pieces = pool.free.take(bytes);
+  if (!pieces.empty()) {
     bytes_used_ += bytes;
     peak_used_ = std::max(peak_used_, bytes_used_);
   }
-  return begin;
+  return pieces;
 }
 
-char* HostMemory::take_anywhere(size_t bytes) {
-  char* begin = nullptr;
+HostPieces HostMemory::take_anywhere(size_t bytes) {
+  HostPieces pieces;
   for (auto& [key, pool] : pools_) {
-    if (!begin) {
-      begin = take(pool, bytes);
+    if (pieces.empty()) {
+      pieces = take(pool, bytes);
     }
   }
-  return begin;
+  return pieces;
 }
 
 // Adds the slab that is on order, or else one with room for `bytes`. False if
@@ -250,8 +254,7 @@ void HostMemory::reserve_ahead(
     return;
   }
   const size_t size = next_slab(std::min(bytes, kMostAhead));
-  if (pool.free.largest() >= size ||
-      (collect() && pool.free.largest() >= size)) {
+  if (pool.free.room() >= size || (collect() && pool.free.room() >= size)) {
     return;
   }
   pool.reserves_ahead = ledger_.take(size, limit_locked(), Claim::kShare);
@@ -313,7 +316,7 @@ bool HostMemory::collect() {
   bool any = false;
   for (auto it = leaving_.begin(); it != leaving_.end();) {
     if (has_happened(it->ready)) {
-      give_back(it->begin);
+      give_back(it->pieces);
       it = leaving_.erase(it);
       any = true;
     } else {
@@ -338,10 +341,11 @@ bool HostMemory::wait_for_a_copy() {
   return collect();
 }
 
-void HostMemory::give_back(char* begin) {
-  const auto range = used_.find(begin);
-  range->second.pool->free.give_back(begin, range->second.bytes);
-  used_.erase(range);
+void HostMemory::give_back(const HostPieces& pieces) {
+  for (const HostRange& piece : pieces) {
+    const auto slab = std::prev(slabs_.upper_bound(piece.begin));
+    slab->second.pool->free.give_back(piece);
+  }
 }
 
 // The process is ending: nothing is ordered any more, and what is being made

@@ -18,8 +18,8 @@ namespace at::cuda::lms {
 // Note [Host memory reserved ahead]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // Page-locking is slower than the copies into the memory, so slabs are made by
-// a thread in the background, and the next one is ordered when no free range is
-// as large as it will be. Whoever needs memory that is still being made waits
+// a thread in the background, and the next one is ordered when there is no room
+// for a request as large as it will be. Whoever needs memory that is still being made waits
 // for it, without the mutex.
 //
 // A slab counts as taken when it is ordered, and joins the free memory when a
@@ -37,7 +37,8 @@ namespace at::cuda::lms {
 // Memory comes in slabs, page-locked where the driver grants it and pageable
 // otherwise, near the device that asks for it, and is sub-allocated exactly
 // (rounded to kAlignment), so a model paged out takes its own size and not the
-// next power of two. Small requests and large ones have slabs of their own:
+// next power of two. What no free range is large enough for is given in pieces,
+// so that little of it stays unused. Small requests and large ones have slabs of their own:
 // what stays for long, as parameters do, would else lie between activations
 // many times as large, and these would leave no room for each other. What the
 // slabs of all processes take together never exceeds the limit, see Note
@@ -64,14 +65,14 @@ class HostMemory {
 
   using Claim = HostLedger::Claim;
 
-  // Null when what is claimed of the limit, or the host's memory, is spent;
+  // Empty when what is claimed of the limit, or the host's memory, is spent;
   // with Claim::kWhole only when waiting for copies out of freed memory does
-  // not help either.
-  void* allocate(size_t bytes, c10::DeviceIndex device, Claim claim);
+  // not help either. More than `bytes` by less than kAlignment.
+  HostPieces allocate(size_t bytes, c10::DeviceIndex device, Claim claim);
 
   // Takes the memory back once `ready` has happened on the device: the copy
   // that reads it is then done. A null event means now.
-  void free(void* ptr, Event ready);
+  void free(HostPieces pieces, Event ready);
 
   // Bytes; 0 restores the default, 80 % of what the host's memory has for LMS.
   void set_limit(size_t bytes);
@@ -99,12 +100,8 @@ class HostMemory {
     size_t bytes;
     Pool* pool;
   };
-  struct Range {
-    size_t bytes;
-    Pool* pool;
-  };
   struct Leaving {
-    char* begin;
+    HostPieces pieces;
     Event ready;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -113,8 +110,8 @@ class HostMemory {
 
   int node_of(c10::DeviceIndex device);
   Pool& pool_of(c10::DeviceIndex device, size_t bytes);
-  char* take(Pool& pool, size_t bytes);
-  char* take_anywhere(size_t bytes);
+  HostPieces take(Pool& pool, size_t bytes);
+  HostPieces take_anywhere(size_t bytes);
   bool grow(
       Pool& pool,
       size_t bytes,
@@ -128,7 +125,7 @@ class HostMemory {
   void give_up_unused();
   bool collect();
   bool wait_for_a_copy();
-  void give_back(char* begin);
+  void give_back(const HostPieces& pieces);
   size_t limit_locked();
   size_t next_slab(size_t bytes) const;
   void stop();
@@ -138,7 +135,6 @@ class HostMemory {
   // By NUMA node and whether requests are large.
   std::map<std::pair<int, bool>, Pool> pools_;
   std::map<char*, Slab> slabs_; // by address
-  std::map<char*, Range> used_; // by address
   std::list<Leaving> leaving_; // freed, copy still running; oldest first
   HostLedger ledger_;
   size_t limit_ = 0; // bytes; 0: the default, which is not known yet

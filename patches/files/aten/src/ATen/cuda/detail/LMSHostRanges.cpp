@@ -1,12 +1,13 @@
 #include <ATen/cuda/detail/LMSHostRanges.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace at::cuda::lms {
 
 void HostRanges::add_slab(char* begin, size_t bytes) {
   slabs_[begin] = bytes;
-  insert(begin, bytes);
+  insert({begin, bytes});
 }
 
 bool HostRanges::remove_slab(char* begin) {
@@ -21,22 +22,46 @@ bool HostRanges::remove_slab(char* begin) {
   return true;
 }
 
-char* HostRanges::take(size_t bytes) {
-  const auto best = free_by_size_.lower_bound({bytes, nullptr});
-  if (best == free_by_size_.end()) {
-    return nullptr;
+HostPieces HostRanges::take(size_t bytes) {
+  HostPieces pieces;
+  if (bytes > room()) {
+    return pieces;
   }
-  const auto [size, begin] = *best;
-  erase(free_.find(begin));
-  if (size > bytes) {
-    insert(begin + bytes, size - bytes);
+  while (bytes > 0) {
+    auto range = free_by_size_.lower_bound({bytes, nullptr});
+    if (range == free_by_size_.end()) {
+      --range;
+    }
+    const auto [size, begin] = *range;
+    const size_t taken = std::min(size, bytes);
+    erase(free_.find(begin));
+    if (size > taken) {
+      insert({begin + taken, size - taken});
+    }
+    pieces.push_back({begin, taken});
+    bytes -= taken;
   }
-  return begin;
+  return pieces;
+}
+
+size_t HostRanges::room() const {
+  size_t room = 0;
+  size_t pieces = 0;
+  for (auto range = free_by_size_.rbegin(); range != free_by_size_.rend();
+       ++range) {
+    if (pieces == kMostPieces || (pieces > 0 && range->first < kLeastPiece)) {
+      break;
+    }
+    room += range->first;
+    ++pieces;
+  }
+  return room;
 }
 
 // Merges with free neighbours, which must be of the same slab: slabs may lie
 // side by side.
-void HostRanges::give_back(char* begin, size_t bytes) {
+void HostRanges::give_back(HostRange range) {
+  auto [begin, bytes] = range;
   auto next = free_.lower_bound(begin);
   if (next != free_.end() && begin + bytes == next->first &&
       slabs_.count(next->first) == 0) {
@@ -51,12 +76,12 @@ void HostRanges::give_back(char* begin, size_t bytes) {
       erase(previous);
     }
   }
-  insert(begin, bytes);
+  insert({begin, bytes});
 }
 
-void HostRanges::insert(char* begin, size_t bytes) {
-  free_[begin] = bytes;
-  free_by_size_.emplace(bytes, begin);
+void HostRanges::insert(HostRange range) {
+  free_[range.begin] = range.bytes;
+  free_by_size_.emplace(range.bytes, range.begin);
 }
 
 HostRanges::Free::iterator HostRanges::erase(Free::iterator range) {

@@ -41,9 +41,12 @@ c10::DataPtr Device::detach_memory(ManagedStorage* record) {
 // Leaves the bytes on the host; the memory joins leaving_. Returns false, with
 // the storage as it was, if they cannot leave.
 bool Device::page_out(ManagedStorage* record) {
-  const bool is_clean = record->host != nullptr;
-  void* host = is_clean ? record->host : host_memory(record->bytes);
-  if (!host) {
+  const bool is_clean = !record->host.empty();
+  HostPieces host;
+  if (!is_clean) {
+    host = host_memory(record->bytes);
+  }
+  if (!is_clean && host.empty()) {
     last_failure_ = "host memory for paged-out storages is spent";
     return false;
   }
@@ -60,14 +63,14 @@ bool Device::page_out(ManagedStorage* record) {
     }
   } catch (const c10::Error& error) {
     if (!is_clean) {
-      HostMemory::get().free(host, nullptr);
+      HostMemory::get().free(std::move(host), nullptr);
     }
     last_failure_ = error.what_without_backtrace();
     return false;
   }
   const auto bytes = static_cast<int64_t>(record->bytes);
   if (!is_clean) {
-    record->host = host;
+    record->host = std::move(host);
     record->departure = events.front();
     sent_bytes_ += record->bytes;
     record->departs_at = sent_bytes_;
@@ -115,7 +118,7 @@ void Device::end_dead_arrival(
     c10::DataPtr memory,
     Freed& freed) {
   note_end_of_stay(*record);
-  if (record->host) {
+  if (!record->host.empty()) {
     free_host_copy(record);
   }
   free_after(record->arrival, std::move(memory), freed);

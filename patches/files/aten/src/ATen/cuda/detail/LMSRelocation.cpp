@@ -182,7 +182,7 @@ void Device::settle_in_place(const Pins& moving) noexcept {
       }
       record->state = ManagedStorage::State::kResident; // it did not move
       if (record->dead) {
-        if (record->host) {
+        if (!record->host.empty()) {
           free_host_copy(record);
         }
         free_while_used(record, freed);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSEvent.h>
+#include <ATen/cuda/detail/LMSHostRanges.h>
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <ATen/cuda/detail/LMSTimes.h>
@@ -38,9 +39,9 @@ struct ManagedStorage final : c10::lms::Context, Page {
 
   State state = State::kResident;
   c10::DataPtr memory; // the native allocation, null unless resident
-  // From HostMemory; null unless it holds the bytes. Kept when they are paged
+  // From HostMemory; empty unless it holds the bytes. Kept when they are paged
   // in, until they are written or host memory runs short.
-  void* host = nullptr;
+  HostPieces host;
 
   // The stream whose memory it has, or had when it left. A page-in allocates
   // there again, so that freeing it means what it means without LMS.
