@@ -82,7 +82,7 @@ def check_what_is_reserved_ahead_is_one_slab_of_a_quarter_at_most() -> None:
     assert host_bytes("reserved") == 0  # the one that was not used yet too
 
 
-def check_small_storages_do_not_lie_between_large_ones() -> None:
+def check_large_storages_lie_in_what_small_ones_leave() -> None:
     start_afresh()
     small, large = [], []
     for _ in range(12):
@@ -90,8 +90,14 @@ def check_small_storages_do_not_lie_between_large_ones() -> None:
         small.append(paged_out(mib(2)))
     large.clear()
     before = host_bytes("reserved")
-    large += [paged_out(mib(32)) for _ in range(3)]
+    large += [paged_out(mib(48)) for _ in range(3)]
     assert host_bytes("reserved") == before
+    for tensor in large:
+        assert_same(tensor, mib(48))
+        tensor.add_(1)
+    page_out(*large)  # into other pieces
+    for tensor in large:
+        assert_same(tensor, mib(48) + 1)
     for tensor in small:
         assert_same(tensor, mib(2))
     start_afresh()

@@ -19,8 +19,6 @@ constexpr size_t kMediumSlab = size_t{256} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{1} << 30; // bytes
 // Of the largest request that is expected to be followed by one like it.
 constexpr size_t kMostAhead = size_t{512} << 20; // bytes
-// Bytes from which on a request is a large one.
-constexpr size_t kLargeRequest = size_t{16} << 20;
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
 // What the kernel says of the host's memory, bytes; `otherwise` if it does not.
@@ -60,7 +58,7 @@ HostPieces HostMemory::allocate(
     Claim claim) {
   Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
-  Pool& pool = pool_of(device, bytes);
+  Pool& pool = pool_of(device);
   HostPieces pieces = take(pool, bytes);
   if (pieces.empty() && collect()) {
     pieces = take(pool, bytes);
@@ -151,9 +149,9 @@ int HostMemory::node_of(c10::DeviceIndex device) {
   return it->second;
 }
 
-HostMemory::Pool& HostMemory::pool_of(c10::DeviceIndex device, size_t bytes) {
+HostMemory::Pool& HostMemory::pool_of(c10::DeviceIndex device) {
   const int node = node_of(device);
-  Pool& pool = pools_[{node, bytes >= kLargeRequest}];
+  Pool& pool = pools_[node];
   pool.node = node;
   return pool;
 }
@@ -165,8 +163,8 @@ size_t HostMemory::limit_locked() {
   return limit_;
 }
 
-// Bytes of the next slab, for a request. They grow with what there is: fast
-// first, later so that there are not too many for large requests to share.
+// Bytes of the next slab, for a request. They grow with what there is,
+// so that little is missing in the end and one more is enough.
 size_t HostMemory::next_slab(size_t bytes) const {
   const size_t taken = ledger_.taken();
   return round_up(

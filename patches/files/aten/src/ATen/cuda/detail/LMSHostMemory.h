@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
 
 namespace at::cuda::lms {
 
@@ -38,11 +37,9 @@ namespace at::cuda::lms {
 // otherwise, near the device that asks for it, and is sub-allocated exactly
 // (rounded to kAlignment), so a model paged out takes its own size and not the
 // next power of two. What no free range is large enough for is given in pieces,
-// so that little of it stays unused. Small requests and large ones have slabs of their own:
-// what stays for long, as parameters do, would else lie between activations
-// many times as large, and these would leave no room for each other. What the
-// slabs of all processes take together never exceeds the limit, see Note
-// [Processes that share the host's memory].
+// so that little of it stays unused. What the slabs of all processes take
+// together never exceeds the limit, see Note [Processes that share the host's
+// memory].
 //
 // Thread safe. Its mutex is the innermost lock of LMS.
 class HostMemory {
@@ -87,7 +84,7 @@ class HostMemory {
   bool is_shared();
 
  private:
-  // What is near one NUMA node, for requests of like size.
+  // What is near one NUMA node.
   struct Pool {
     int node = kAnyNode;
     HostRanges free;
@@ -109,7 +106,7 @@ class HostMemory {
   HostMemory();
 
   int node_of(c10::DeviceIndex device);
-  Pool& pool_of(c10::DeviceIndex device, size_t bytes);
+  Pool& pool_of(c10::DeviceIndex device);
   HostPieces take(Pool& pool, size_t bytes);
   HostPieces take_anywhere(size_t bytes);
   bool grow(
@@ -132,8 +129,7 @@ class HostMemory {
 
   std::mutex mutex_;
   std::map<c10::DeviceIndex, int> node_by_device_;
-  // By NUMA node and whether requests are large.
-  std::map<std::pair<int, bool>, Pool> pools_;
+  std::map<int, Pool> pools_; // by NUMA node
   std::map<char*, Slab> slabs_; // by address
   std::list<Leaving> leaving_; // freed, copy still running; oldest first
   HostLedger ledger_;

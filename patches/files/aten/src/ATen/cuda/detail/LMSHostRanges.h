@@ -23,7 +23,7 @@ class HostRanges {
   // What no free range is large enough for lies in at most so many of them,
   // none but the last smaller than this: each piece is a copy of its own, and
   // to start one takes as long as a fast link takes for 4 MiB.
-  static constexpr size_t kMostPieces = 8;
+  static constexpr size_t kMostPieces = 16;
   static constexpr size_t kLeastPiece = size_t{4} << 20; // bytes
 
   // All of the slab is free from now on.
