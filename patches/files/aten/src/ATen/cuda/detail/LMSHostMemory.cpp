@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kMinSlab = size_t{8} << 20; // bytes
 constexpr size_t kMediumSlab = size_t{256} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{1} << 30; // bytes
-// Of the largest request that is expected to be followed by one like it.
-constexpr size_t kMostAhead = size_t{512} << 20; // bytes
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
 // What the kernel says of the host's memory, bytes; `otherwise` if it does not.
@@ -251,7 +249,7 @@ void HostMemory::reserve_ahead(
   if (!pool.reserves_ahead || pool.order.valid() || is_stopped_) {
     return;
   }
-  const size_t size = next_slab(std::min(bytes, kMostAhead));
+  const size_t size = next_slab(std::min(bytes, kMaxSlab));
   if (pool.free.room() >= size || (collect() && pool.free.room() >= size)) {
     return;
   }
