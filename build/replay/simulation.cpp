@@ -48,11 +48,6 @@ size_t less(size_t whole, size_t part) {
   return whole - std::min(whole, part);
 }
 
-// Bytes that the policy may plan with.
-size_t pageable(const Trace& trace, const Machine& machine) {
-  return less(machine.capacity, small_memory(trace, machine.capacity).peak);
-}
-
 // Bytes of the segment that the engine takes when memory first runs short. The
 // original one takes none; that it has all that is pageable is as near.
 size_t segment_size(const Trace& trace, const Machine& machine) {
@@ -84,7 +79,7 @@ Simulation::Simulation(
     pages_[i].bytes = trace.bytes[i];
     pages_[i].is_small = is_small(trace.bytes[i]);
   }
-  policy_.set_capacity(pageable(trace, machine));
+  policy_.set_capacity(segment_size(trace, machine));
 }
 
 Totals Simulation::run(const Measured& measured) {

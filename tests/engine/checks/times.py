@@ -70,10 +70,11 @@ def layers(count: int) -> list[torch.Tensor]:
     return [torch.zeros(COUNT, device="cuda") for _ in range(count)]
 
 
-def check_prefetching() -> None:
+def steady_iteration(matrices: float) -> dict[str, int]:
+    """Of layers with memory for half of their weights and so many products, half as large."""
     weights = layers(LAYERS)
     matrix = torch.zeros(4096, 4096, device="cuda", dtype=torch.float16)
-    lms.set_limit_lms(LAYERS // 2 * BYTES + 4 * matrix.nbytes)
+    lms.set_limit_lms(LAYERS // 2 * BYTES + int(matrices * matrix.nbytes))
 
     def iteration() -> None:
         for weight in weights:
@@ -85,9 +86,13 @@ def check_prefetching() -> None:
     try:
         for _ in range(8):
             iteration()
-        steady = grown(iteration)
+        return grown(iteration)
     finally:
         lms.set_limit_lms(0)
+
+
+def check_prefetching() -> None:
+    steady = steady_iteration(4)
     assert steady["lms.page_in.copies"] > 0
     assert steady["lms.page_in.ahead.copies"] == steady["lms.page_in.copies"]
     assert steady["lms.prefetch.hits"] == steady["lms.page_in.copies"]
@@ -95,6 +100,12 @@ def check_prefetching() -> None:
     assert steady["lms.stall.demand.times"] == 0
     stalls = sum(steady[f"lms.stall.{cause}.us"] for cause in ("demand", "ahead", "memory"))
     assert stalls < 0.01 * (steady["lms.page_in.us"] + steady["lms.page_out.us"])
+
+
+def check_products_that_are_about_to_die_stay() -> None:
+    for matrices in (3, 3.5, 4.5, 5, 5.5):
+        copies = steady_iteration(matrices)["lms.page_out.copies"]
+        assert copies <= LAYERS, f"room for {matrices} products: {copies} page-outs"
 
 
 def check_prefetched_in_vain() -> None:

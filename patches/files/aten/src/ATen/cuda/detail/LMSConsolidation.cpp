@@ -53,7 +53,7 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
     }
     stream = segment.stream;
   }
-  if (!stream || layout_.segments().size() == 1 || !can_split_all_blocks()) {
+  if (!stream || !can_split_all_blocks()) {
     return std::nullopt;
   }
   is_consolidated_ = true;
@@ -80,6 +80,9 @@ void Device::take_one_segment(cudaStream_t stream) {
     Allocator::get().take_segment(index_, bytes, stream);
     Lock lock(*this);
     peak_unmanaged_ = layout_.allocated() - page_bytes_;
+    // Large pages cannot lie in what is left for small ones.
+    policy_->set_capacity(
+        std::min(limit_, bytes + layout_.allocated() + small));
     for (const auto& [address, segment] : layout_.segments()) {
       one_segment_ = segment.size == bytes ? address : one_segment_;
     }
@@ -90,10 +93,16 @@ void Device::take_one_segment(cudaStream_t stream) {
 // the cache or the limit sank. If it was the one, there may be another.
 void Device::note_lost_segment(uintptr_t address) {
   if (address == one_segment_) {
-    one_segment_ = 0;
-    room_for_small_ = 0;
-    is_consolidated_ = false;
+    forget_one_segment();
   }
+}
+
+// When memory runs short again, all of it is taken anew.
+void Device::forget_one_segment() {
+  one_segment_ = 0;
+  room_for_small_ = 0;
+  is_consolidated_ = is_short_ = false;
+  policy_->set_capacity(limit_);
 }
 
 // See Note [One segment]. Called between operators.

@@ -274,6 +274,7 @@ class Device {
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
   void take_one_segment(cudaStream_t stream);
   void note_lost_segment(uintptr_t address);
+  void forget_one_segment();
   std::vector<Page*> all_evictable();
   void page_in(ManagedStorage* storage); // without the mutex
   bool page_in_ahead(ManagedStorage* storage); // without the mutex

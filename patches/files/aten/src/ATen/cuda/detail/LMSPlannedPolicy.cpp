@@ -7,7 +7,7 @@ namespace {
 
 // The part of the capacity that plans do without, since free memory is not in
 // one piece: 1 / kReserve.
-constexpr size_t kReserve = 32;
+constexpr size_t kReserve = 64;
 // A plan that never comes through a whole cycle makes the next one wait longer,
 // up to this.
 constexpr uint64_t kMostMatches = 4096; // operators

@@ -59,7 +59,7 @@ void Device::apply_limit(size_t bytes) {
     const double wanted = (static_cast<double>(bytes) + 0.5) / total;
     fraction = std::min({wanted, user_fraction_, 1.0});
     limit_ = std::min(limit_, static_cast<size_t>(fraction * total));
-    policy_->set_capacity(limit_);
+    forget_one_segment(); // there may be room for a larger one
     is_limited_ = Settings::get().active();
   }
   if (Settings::get().active()) {
