@@ -218,7 +218,7 @@ size_t tiny_traffic(int count) {
 
 TEST(TinyPagesStayUnlessThereAreMany) {
   EXPECT(tiny_traffic(100) == 0);
-  EXPECT(tiny_traffic(2'000) > 0);
+  EXPECT(tiny_traffic(3'000) > 0);
 }
 
 } // namespace
