@@ -36,8 +36,8 @@ constexpr uint64_t kNear = 16; // operators
 
 void PlannedPolicy::set_capacity(size_t bytes) {
   if (bytes != capacity_) {
+    is_short_ = is_short_ && bytes < capacity_;
     capacity_ = bytes;
-    is_short_ = false;
     drop_plan();
   }
 }
