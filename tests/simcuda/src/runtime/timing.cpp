@@ -71,7 +71,7 @@ class Clock {
  private:
   bool in_program_ = getpid() == static_cast<pid_t>(syscall(SYS_gettid));
   Time mine_ = 0;
-  Time worked_until_ = 0; // from the thread's start on, without any wait
+  Time worked_until_ = 0;  // from the thread's start on, without any wait
 };
 
 Clock& clock() {

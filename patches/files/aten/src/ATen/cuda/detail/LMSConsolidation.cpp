@@ -16,7 +16,8 @@
 // cudaFree blocks the host until the device is idle. So when memory first runs
 // short, everything that can leave does, and the device's memory is taken anew
 // as one segment. It costs a page-out of the model, once, and once more when
-// the program has given the segment back by emptying the cache.
+// the program has given the segment back by emptying the cache or the limit has
+// changed.
 //
 // A part is left for the segments of small storages. A segment belongs to one
 // stream, so programs that have allocated on several are left alone, and those

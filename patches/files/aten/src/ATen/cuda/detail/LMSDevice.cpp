@@ -239,7 +239,8 @@ void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   if (record->state == ManagedStorage::State::kPagedOut) {
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
   }
-  if (!record->host.empty() && record->state != ManagedStorage::State::kArriving) {
+  if (!record->host.empty() &&
+      record->state != ManagedStorage::State::kArriving) {
     free_host_copy(record);
   }
   records_.back()->index = record->index;

@@ -9,8 +9,9 @@
 
 namespace at::cuda::lms {
 
-// Memory for a host copy; empty if there is none. Before this process takes more
-// than its share, copies of resident bytes go: they only save a copy later.
+// Memory for a host copy; empty if there is none. Before this process takes
+// more than its share, copies of resident bytes go: they only save a copy
+// later.
 HostPieces Device::host_memory(size_t bytes) {
   using Claim = HostMemory::Claim;
   auto& pool = HostMemory::get();
@@ -40,7 +41,8 @@ void Device::free_host_copy(ManagedStorage* record) {
 }
 
 void Device::drop_host_copy(ManagedStorage* record) {
-  if (!record->host.empty() && record->state == ManagedStorage::State::kResident) {
+  if (!record->host.empty() &&
+      record->state == ManagedStorage::State::kResident) {
     free_host_copy(record);
     update_page(record);
   }

@@ -18,8 +18,8 @@ namespace at::cuda::lms {
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // Page-locking is slower than the copies into the memory, so slabs are made by
 // a thread in the background, and the next one is ordered when there is no room
-// for a request as large as it will be. Whoever needs memory that is still being made waits
-// for it, without the mutex.
+// for a request as large as it will be. Whoever needs memory that is still
+// being made waits for it, without the mutex.
 //
 // A slab counts as taken when it is ordered, and joins the free memory when a
 // request finds no room without it, not when it is ready. So which requests are
