@@ -79,7 +79,7 @@ Simulation::Simulation(
     pages_[i].bytes = trace.bytes[i];
     pages_[i].is_small = is_small(trace.bytes[i]);
   }
-  policy_.set_capacity(segment_size(trace, machine));
+  policy_.set_capacity(memory_.layout().reserved());
 }
 
 Totals Simulation::run(const Measured& measured) {

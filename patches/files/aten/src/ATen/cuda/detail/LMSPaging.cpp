@@ -45,10 +45,10 @@ bool Device::page_out(ManagedStorage* record) {
   HostPieces host;
   if (!is_clean) {
     host = host_memory(record->bytes);
-  }
-  if (!is_clean && host.empty()) {
-    last_failure_ = "host memory for paged-out storages is spent";
-    return false;
+    if (host.empty()) {
+      last_failure_ = "host memory for paged-out storages is spent";
+      return false;
+    }
   }
   Handover::Events events;
   try {
