@@ -1,5 +1,7 @@
 """What happens when the address of a paged-out tensor is taken: the bytes are there, and stay."""
 
+import io
+import itertools
 from typing import Any
 
 import torch
@@ -51,15 +53,53 @@ def check_data_ptr_of_a_view() -> None:
 
 def check_storage_data_ptr() -> None:
     for pointer_of in (
-        lambda t: t.untyped_storage().data_ptr(),
         lambda t: t.storage().data_ptr(),
         lambda t: t.storage()._data_ptr() if hasattr(t.storage(), "_data_ptr") else t.data_ptr(),
-        lambda t: t.storage().untyped().data_ptr(),
     ):
         tensor = paged_out(numbers(6))
         address = pointer_of(tensor)
         assert_same(seen_at(address, 6), numbers(6))
         assert is_held(tensor)
+
+
+def check_address_of_a_storage_is_there_to_compare() -> None:
+    """It tells storages apart for their whole life, wherever they are, and holds nothing."""
+    tensors = [paged_out(numbers(301 + i)) for i in range(8)]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    addresses = [storage.data_ptr() for storage in storages]
+    torch.cuda.reclaim_inactive()
+    for tensor, address in zip(tensors, addresses, strict=True):
+        tensor.add_(0)
+        assert tensor[7:].untyped_storage().data_ptr() == address
+        assert address % 512 == 0 and 0 < address < 1 << 63
+        assert not is_held(tensor)
+    ranges = sorted((a, a + s.nbytes()) for a, s in zip(addresses, storages, strict=True))
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
+    assert paged_out(numbers(301)).untyped_storage().data_ptr() not in addresses
+    assert torch.UntypedStorage(0, device="cuda").data_ptr() == 0
+
+
+def check_address_of_a_held_storage_is_the_tensors() -> None:
+    tensor = paged_out(numbers(6))
+    storage = tensor.untyped_storage()
+    compared = storage.data_ptr()
+    address = tensor.data_ptr()
+    assert storage.data_ptr() == address != compared
+    assert tensor[2:].data_ptr() == storage.data_ptr() + 8
+    assert_same(seen_at(storage.data_ptr(), 6), numbers(6))
+
+
+def check_address_to_compare_of_a_loaded_tensor() -> None:
+    """A storage that no operator has touched yet does not change its address by being touched."""
+    file = io.BytesIO()
+    torch.save(paged_out(numbers(6)), file)
+    file.seek(0)
+    loaded = torch.load(file)
+    address = loaded.untyped_storage().data_ptr()
+    loaded.add_(0)
+    page_out(loaded)
+    assert loaded.untyped_storage().data_ptr() == address
+    assert not is_held(loaded)
 
 
 def check_data_ptr_of_a_resident_tensor() -> None:

@@ -234,6 +234,7 @@ def check_safe_iteration_over_state_by_address() -> None:
         groups.setdefault(value.untyped_storage().data_ptr(), []).append(name)
     shared = [set(group) for group in groups.values() if len(group) > 1]
     assert shared == [{"0.weight", "row", "2.weight"}], shared
+    assert not any(is_held(value) for value in model.state_dict().values())
 
 
 if __name__ == "__main__":

@@ -14,15 +14,28 @@ from typing import Any
 
 import torch
 
-# Code that asks for an address only to tell storages apart. It gets a number
-# that does so and stays the same while the storage lives, so that saving a
-# model, say, does not make all of it unreclaimable.
+# Who asks an `UntypedStorage` for its address wants to tell storages apart, and
+# gets an address that can be compared and is no memory (Note [Addresses to
+# compare] in LMSDevice.cpp), so that saving a model, say, does not make all of
+# it unreclaimable. Who asks a tensor, or a storage of the deprecated kind, may
+# hand the address to a kernel, except for these.
 _IDENTITY_CALLERS = {
     ("torch.serialization", None),
+    ("torch.storage", None),
     ("torch.nn.modules.rnn", None),
     ("torch._tensor", "__deepcopy__"),
+    ("torch._inductor.utils", None),
+    ("torch.export.pt2_archive._package_weights", None),
     ("torch.distributed.fsdp._fully_shard._fsdp_param", None),
     ("torch.distributed.checkpoint._state_dict_stager", None),
+    ("safetensors.torch", None),
+    ("transformers.modeling_utils", None),
+    ("transformers.pytorch_utils", None),
+    ("transformers.trainer", None),
+    ("accelerate.accelerator", None),
+    ("accelerate.big_modeling", None),
+    ("accelerate.hooks", None),
+    ("accelerate.utils.modeling", None),
 }
 
 # Functions of torch._C that call NCCL on a process's own devices, as DataParallel does.
@@ -40,11 +53,16 @@ _NCCL_CALLS = (
 _undo: list[Callable[[], None]] = []
 
 
-def _wants_identity() -> bool:
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "_data_ptr" and frame.f_back is not None:
-        frame = frame.f_back  # a TypedStorage asks for somebody else
-    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+def _wants_identity(asked: Any) -> bool:
+    frame, is_typed = sys._getframe(2), False
+    while True:
+        module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module != "torch.storage" or function not in ("data_ptr", "_data_ptr"):
+            break
+        assert frame.f_back is not None
+        frame, is_typed = frame.f_back, True  # a TypedStorage asks for somebody else
+    if isinstance(asked, torch.UntypedStorage) and not is_typed:
+        return True
     return (module, None) in _IDENTITY_CALLERS or (module, function) in _IDENTITY_CALLERS
 
 
@@ -86,11 +104,13 @@ def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
     def data_ptr(self: Any) -> int:
         storage = storage_of(self)
         if storage is not None and storage.nbytes() > 0:
-            if _wants_identity():
+            if _wants_identity(self):
+                torch.ops.lms.adopt(storage._cdata)
+                address = torch.ops.lms.identity(storage._cdata)
                 offset = 0
                 if isinstance(self, torch.Tensor):
                     offset = self.storage_offset() * self.element_size()
-                return (storage._cdata << 48) + offset
+                return address + offset if address else original(self)
             torch.ops.lms.hold(storage._cdata)
         return original(self)
 

@@ -303,6 +303,11 @@ TORCH_LIBRARY(lms, m) {
   m.def("hold(int storage) -> int", [](int64_t cdata) {
     return reinterpret_cast<int64_t>(hold(storage_at(cdata)));
   });
+  // 0 for a storage that is not managed.
+  m.def("identity(int storage) -> int", [](int64_t cdata) {
+    ManagedStorage* record = record_of(storage_at(cdata));
+    return record ? static_cast<int64_t>(record->device.identity(record)) : 0;
+  });
   // The pin is a record's address, 0 for a storage that is not managed.
   m.def("pin(int storage) -> int", [](int64_t cdata) {
     return reinterpret_cast<int64_t>(PinGuard(storage_at(cdata)).release());

@@ -164,6 +164,30 @@ void Device::hold(ManagedStorage* record) {
   note_holder(record);
 }
 
+// Note [Addresses to compare]
+// Programs ask for addresses of storages mostly to tell them apart. What they
+// get then is no memory: a range of the storage's size that no other storage
+// has, had or will have, aligned as the allocator aligns, so that offsets,
+// ends and remainders mean what they mean with addresses. It stays the same
+// until the storage is held; from then on its true address is the answer, so
+// that it equals what the program uses. The ranges lie where no device and no
+// host has memory (addresses of at most 57 bits), so that a use of one is a
+// fault at once and never other bytes.
+uintptr_t Device::identity(ManagedStorage* record) {
+  constexpr uintptr_t kFirst = uintptr_t{1} << 62;
+  constexpr size_t kAlignment = 512;
+  static std::atomic<uintptr_t> next{kFirst};
+  Lock lock(*this);
+  if (record->held) {
+    return reinterpret_cast<uintptr_t>(record->memory.get());
+  }
+  if (record->identity == 0) {
+    const size_t bytes = (record->bytes + kAlignment - 1) & ~(kAlignment - 1);
+    record->identity = next.fetch_add(bytes);
+  }
+  return record->identity;
+}
+
 // The address has been taken: what uses it is most likely the current stream.
 // It need not wait for the bytes any more.
 void Device::note_holder(ManagedStorage* record) {

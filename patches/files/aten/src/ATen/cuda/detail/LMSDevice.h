@@ -102,6 +102,8 @@ class Device {
   // Pins for the rest of the storage's life and waits on the host, so that
   // the bytes are valid on any stream.
   void hold(ManagedStorage* storage);
+  // See Note [Addresses to compare].
+  uintptr_t identity(ManagedStorage* storage);
   // Stops managing: the StorageImpl gets its native DataPtr back. The caller
   // holds a reference to it.
   void release(c10::StorageImpl* storage);
