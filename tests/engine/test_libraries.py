@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lms_cli import lms_environment, paths, releases
 from support import features, torchrun
-from support.device import Device
+from support.device import PROGRAMS, Device
 from support.programs import Programs, programs_on
 
 LOCK = paths.LOCKS / "libraries.lock"
@@ -54,6 +54,14 @@ def test_library(device: Device, programs: Programs, feature: features.Listed) -
 def test_lightning_with_several_processes(with_libraries: Device) -> None:
     rows = torchrun.run(with_libraries, "nccl", "lightning_trainer")
     torchrun.check(rows, "lightning_trainer")
+
+
+def test_saving_holds_nothing(with_libraries: Device) -> None:
+    """Models larger than the limit are saved and loaded as they are, and stay movable."""
+    env = {"PYTORCH_LMS": "1", "PYTORCH_LMS_LIMIT": str(40 * MIB)}
+    held = with_libraries.json(PROGRAMS / "save_models.py", env=env, capacity="2G")
+    assert len(held) == 7
+    assert held == dict.fromkeys(held, 0)
 
 
 def printed_without_and_with(
