@@ -166,8 +166,10 @@ def set_limit_lms(limit: int, device: Device = None) -> None:
 
     Args:
         limit (int): bytes. 0 restores the default: 95 % of what the device has
-            free plus what is reserved already. If more is reserved now, storages
-            are paged out and the rest is given back to the driver.
+            free plus what is reserved already, also when others take or free
+            memory later. If more is reserved now, storages are paged out and the
+            rest is given back to the driver. A limit other than the default
+            sinks by itself only if the driver refuses memory below it.
         device (torch.device or int, optional): the device; every device if None.
 
     Raises:
@@ -183,7 +185,10 @@ def set_limit_lms(limit: int, device: Device = None) -> None:
 
 
 def get_limit_lms(device: Device = None) -> int:
-    r"""Return the limit in bytes; of the current device if ``device`` is None."""
+    r"""Return the limit in bytes; of the current device if ``device`` is None.
+
+    It is what is in force: the limit may change with what the device has free.
+    """
     torch.cuda.init()
     return engine().get_limit(device_index(device))
 

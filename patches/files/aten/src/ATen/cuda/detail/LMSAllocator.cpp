@@ -196,6 +196,9 @@ void* Allocator::allocate_with_room(
       }
       error = failure.what_without_backtrace();
     }
+    if (device.enforce_limit()) {
+      continue; // what the driver refused, reclaiming may yet give
+    }
     bool reclaimed = false;
     while (!reclaimed && retry != kRetries.end()) {
       reclaimed = device.reclaim(growth, retry->first) > 0;

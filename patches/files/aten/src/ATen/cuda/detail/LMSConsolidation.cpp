@@ -30,6 +30,7 @@ namespace {
 
 // Segments of small storages have this size, others are a multiple of it.
 constexpr size_t kUnit = size_t{2} << 20; // bytes
+constexpr int kAttempts = 4; // to take memory as one segment
 
 } // namespace
 
@@ -70,23 +71,41 @@ void Device::take_one_segment(cudaStream_t stream) {
     }
   }
   shrink({}, Scope::kAll);
-  size_t bytes = 0;
-  {
-    Lock lock(*this);
-    room_for_small_ = rest_for_small(limit_, small);
-    const size_t kept = layout_.reserved() + room_for_small_;
-    bytes = (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
-  }
-  if (bytes > growth_for(1 + kSmallSize)) {
-    Allocator::get().take_segment(index_, bytes, stream);
-    Lock lock(*this);
-    peak_unmanaged_ = layout_.allocated() - page_bytes_;
-    // Large pages cannot lie in what is left for small ones.
-    policy_->set_capacity(
-        std::min(limit_, bytes + layout_.allocated() + small));
-    for (const auto& [address, segment] : layout_.segments()) {
-      one_segment_ = segment.size == bytes ? address : one_segment_;
+  // Somebody else may take memory meanwhile.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const size_t bytes = size_of_one_segment(small);
+    if (bytes <= growth_for(1 + kSmallSize)) {
+      return;
     }
+    look_at_card_before_growth(bytes);
+    if (!enforce_limit()) {
+      Allocator::get().take_segment(index_, bytes, stream);
+    }
+    if (!enforce_limit()) {
+      note_one_segment(bytes, small);
+      return;
+    }
+  }
+  Lock lock(*this);
+  is_consolidated_ = true; // it was tried: the memory comes piece by piece
+}
+
+// Bytes, all that the limit has room for but for what is left for small ones.
+size_t Device::size_of_one_segment(size_t small) {
+  Lock lock(*this);
+  is_consolidated_ = true;
+  room_for_small_ = rest_for_small(limit_, small);
+  const size_t kept = layout_.reserved() + room_for_small_;
+  return (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
+}
+
+void Device::note_one_segment(size_t bytes, size_t small) {
+  Lock lock(*this);
+  peak_unmanaged_ = layout_.allocated() - page_bytes_;
+  // Large pages cannot lie in what is left for small ones.
+  policy_->set_capacity(std::min(limit_, bytes + layout_.allocated() + small));
+  for (const auto& [address, segment] : layout_.segments()) {
+    one_segment_ = segment.size == bytes ? address : one_segment_;
   }
 }
 

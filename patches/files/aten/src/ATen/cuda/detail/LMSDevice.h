@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSHandover.h>
 #include <ATen/cuda/detail/LMSLead.h>
+#include <ATen/cuda/detail/LMSLimit.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <ATen/cuda/detail/LMSStats.h>
@@ -171,6 +172,9 @@ class Device {
   // that is paged out and given back to the driver.
   void set_limit(size_t bytes);
   void remove_limit(); // when LMS is turned off
+  // Tells the allocator of a limit that has changed by itself. False if it has
+  // not. See Note [The limit follows the card].
+  bool enforce_limit();
   size_t limit();
   // Bytes that operators' storages can take together: the limit less what
   // cannot leave, in large steps, so that list operators are seldom cut
@@ -274,7 +278,9 @@ class Device {
   void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
-  void take_one_segment(cudaStream_t stream);
+  void take_one_segment(cudaStream_t stream); // without the mutex
+  size_t size_of_one_segment(size_t small); // without the mutex
+  void note_one_segment(size_t bytes, size_t small); // without the mutex
   void note_lost_segment(uintptr_t address);
   void forget_one_segment();
   std::vector<Page*> all_evictable();
@@ -297,7 +303,13 @@ class Device {
   void apply(const TraceEntry& entry);
   void take_over(const TraceEntry& entry);
   void apply_limit(size_t bytes); // without the mutex
-  size_t default_limit(); // without the mutex
+  void adopt_limit();
+  void look_at_card() noexcept; // without the mutex
+  void look_at_card_before_growth(size_t bytes); // without the mutex
+  void note_failure(const TraceEntry& entry);
+  void obey_limit() noexcept; // without the mutex
+  size_t excess(); // without the mutex
+  void give_excess_back(); // without the mutex
 
   const c10::DeviceIndex index_;
   std::mutex mutex_;
@@ -347,8 +359,12 @@ class Device {
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order
   std::string last_failure_; // of a page-out, for describe_memory
 
-  size_t limit_ = 0; // bytes the caching allocator may reserve
+  Limit limit_rule_;
+  size_t limit_ = 0; // bytes the caching allocator may reserve, by the rule
   size_t requested_limit_ = 0; // 0: the default
+  std::atomic<bool> is_limit_new_{false}; // to the allocator
+  // More may be reserved than the limit since it changed.
+  std::atomic<bool> is_limit_to_obey_{false};
   bool is_limited_ = false; // the limit is in force: LMS is on
   double user_fraction_ = 1.0;
   DeviceStats stats_;

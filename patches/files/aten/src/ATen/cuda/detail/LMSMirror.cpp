@@ -132,6 +132,9 @@ void Device::apply(const TraceEntry& entry) {
       note_lost_segment(entry.addr_);
       layout_.remove_segment(entry.addr_, entry.size_);
       break;
+    case TraceEntry::OOM:
+      note_failure(entry);
+      break;
     default:
       break;
   }

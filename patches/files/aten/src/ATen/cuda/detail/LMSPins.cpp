@@ -133,8 +133,10 @@ void Device::leave(
   Freed freed(*this);
   Pins ahead;
   Event overtaken;
+  bool is_look_due = false;
   {
     Lock lock(*this);
+    is_look_due = limit_rule_.is_due();
     operator_.name = name;
     operator_.uses.clear();
     for (const auto& [record, writes] : pins) {
@@ -165,6 +167,12 @@ void Device::leave(
   freed.let_go();
   if (!ahead.empty()) {
     fetch_ahead(ahead);
+  }
+  if (C10_UNLIKELY(is_look_due) && !is_capturing()) {
+    look_at_card();
+  }
+  if (C10_UNLIKELY(is_limit_to_obey_.load(std::memory_order_relaxed))) {
+    obey_limit();
   }
   if (C10_UNLIKELY(is_short_.load(std::memory_order_relaxed))) {
     if (const auto stream_of_all = stream_to_consolidate()) {

@@ -161,6 +161,17 @@ size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
 }
 
 bool Device::must_reclaim(size_t bytes) {
+  if (is_capturing()) {
+    Lock lock(*this);
+    return !may_grow(bytes);
+  }
+  {
+    Lock lock(*this);
+    if (!may_grow(bytes)) {
+      return true;
+    }
+  }
+  look_at_card_before_growth(growth_for(bytes));
   Lock lock(*this);
   return !may_grow(bytes);
 }

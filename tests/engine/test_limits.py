@@ -1,0 +1,38 @@
+"""The limit of device memory follows what the card turns out to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checked
+import pytest
+import units
+from support.device import Device
+
+TRAINING = checked.CHECKS / "crowded.py"
+
+
+@pytest.fixture(scope="module")
+def digest(device: Device) -> str:
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    result: str = device.json(TRAINING, "off", capacity="512M")["digest"]
+    return result
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+@pytest.mark.parametrize("mode", ["pieces", "default", "limit"])
+def test_somebody_else_takes_a_tenth(device: Device, digest: str, mode: str, kernels: str) -> None:
+    done = device.json(TRAINING, mode, capacity="128M", kernels=kernels)
+    assert done["digest"] == digest
+    assert done["taken"] >= done["card"] // 10, "the other did not get its memory"
+    assert done["limit"] <= (done["card"] - done["taken"]) * 0.96
+    assert done["reserved"] <= done["limit"]
+    assert done["free"] >= done["card"] // 50, "nothing is left for the next one"
+    assert done["failures"] <= 2, "what the driver refused once was asked for again"
+    assert done["late_failures"] == 0
+    assert done["late_allocations"] == 0
+
+
+def test_rules(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    units.expect_passed("limit", [], tmp_path, subtests)

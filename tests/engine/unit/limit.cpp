@@ -1,0 +1,131 @@
+// Unit tests of how the limit of device memory follows the card.
+
+#include <ATen/cuda/detail/LMSLimit.h>
+
+#include "harness.h"
+
+#include <cstddef>
+#include <limits>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+constexpr size_t kTotal = 80'000;
+constexpr size_t kAny = std::numeric_limits<size_t>::max();
+
+Limit by_default() {
+  Limit limit;
+  limit.set(kTotal, kAny, /*is_default=*/true, {kTotal, 0});
+  return limit;
+}
+
+Limit by_the_program(size_t bytes) {
+  Limit limit;
+  limit.set(kTotal, bytes, /*is_default=*/false, {kTotal, 0});
+  return limit;
+}
+
+// Operators until it is time to look, at most so many.
+size_t operators_until_due(Limit& limit, size_t most) {
+  for (size_t i = 1; i <= most; ++i) {
+    if (limit.is_due()) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+TEST(TheDefaultIsAShareOfWhatIsFreeAndReserved) {
+  EXPECT(by_default().bytes() == 76'000);
+  Limit limit;
+  limit.set(kTotal, kAny, /*is_default=*/true, {10'000, 30'000});
+  EXPECT(limit.bytes() == 38'000);
+  limit.set(kTotal, 20'000, /*is_default=*/true, {10'000, 30'000});
+  EXPECT(limit.bytes() == 20'000);
+}
+
+TEST(TheFractionGivesTheBytes) {
+  for (const size_t bytes : {size_t{1}, size_t{33'333}, kTotal - 1, kTotal}) {
+    const double fraction = by_the_program(bytes).fraction();
+    EXPECT(fraction <= 1);
+    EXPECT(static_cast<size_t>(fraction * kTotal) == bytes);
+  }
+}
+
+TEST(NothingChangesWhileHalfOfTheRestIsFree) {
+  Limit limit = by_default();
+  EXPECT(!limit.look({4'000, 76'000}));
+  EXPECT(!limit.look({2'000, 76'000}));
+  EXPECT(!limit.look({40'000, 38'000}));
+  EXPECT(!limit.look_before_growth({42'000, 36'000}, 40'000));
+  EXPECT(limit.bytes() == 76'000);
+}
+
+TEST(ItSinksUntilTheRestIsFreeAgain) {
+  Limit limit = by_default();
+  EXPECT(limit.look({1'000, 76'000}));
+  EXPECT(limit.bytes() == 77'000 / 100 * 95);
+  EXPECT(!limit.look({77'000 - limit.bytes(), limit.bytes()}));
+}
+
+TEST(GrowthThatWouldTakeTheRestIsNoticed) {
+  Limit limit = by_default();
+  EXPECT(!limit.look({30'000, 40'000}));
+  EXPECT(limit.look_before_growth({30'000, 40'000}, 29'000));
+  EXPECT(limit.bytes() == 66'500);
+}
+
+TEST(ItRisesWhenMuchIsFree) {
+  Limit limit = by_default();
+  EXPECT(limit.look({0, 40'000}));
+  EXPECT(limit.bytes() == 38'000);
+  EXPECT(!limit.look({3'500, 38'000}));
+  EXPECT(limit.look({42'000, 38'000}));
+  EXPECT(limit.bytes() == 76'000);
+}
+
+TEST(WhatTheProgramSetIsTakenAtItsWord) {
+  Limit limit = by_the_program(79'000);
+  EXPECT(!limit.follows());
+  EXPECT(operators_until_due(limit, 100'000) == 0);
+  EXPECT(!limit.look_before_growth({1'000, 60'000}, 1'000));
+  EXPECT(limit.bytes() == 79'000);
+}
+
+TEST(ARefusalIsLearned) {
+  Limit limit = by_the_program(79'000);
+  EXPECT(limit.learn_refusal({1'000, 60'000}, 2'000));
+  EXPECT(limit.bytes() == 61'000 / 100 * 95);
+  EXPECT(limit.follows());
+  // It never rises above what was set.
+  EXPECT(limit.look({20'000, 60'000}));
+  EXPECT(limit.bytes() == 76'000);
+  Limit lower = by_the_program(50'000);
+  EXPECT(lower.learn_refusal({0, 20'000}, 1'000));
+  EXPECT(lower.bytes() == 19'000);
+  EXPECT(lower.look({60'000, 20'000}));
+  EXPECT(lower.bytes() == 50'000);
+  EXPECT(!lower.follows());
+}
+
+TEST(ARefusalWithoutReasonIsTriedAgainEverMoreSeldom) {
+  Limit limit = by_default();
+  const Limit::Card card{50'000, 30'000};
+  size_t last = 0;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT(limit.learn_refusal(card, 2'000));
+    EXPECT(limit.bytes() < 32'000); // the same request has to make room
+    const size_t operators = operators_until_due(limit, 1'000'000);
+    EXPECT(operators >= 2 * last && operators > 0);
+    last = operators;
+    EXPECT(limit.look(card));
+    EXPECT(limit.bytes() == 76'000);
+  }
+}
+
+} // namespace
+
+int main() {
+  return run_tests();
+}
