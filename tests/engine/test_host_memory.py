@@ -9,7 +9,7 @@ import pytest
 import units
 from support.device import Device
 
-PARTS = ["HostLedger", "HostRanges", "Numa"]
+PARTS = ["HostLedger", "HostLimit", "HostRanges", "Numa"]
 
 
 def test_unit(tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -1,9 +1,10 @@
 // Unit tests of what host memory is made of: free ranges, the ledger that
-// processes share, and what the system says of NUMA nodes.
+// processes share, and what the system says of its memory and of NUMA nodes.
 //
 // Usage: host_memory FOLDER, an empty one.
 
 #include <ATen/cuda/detail/LMSHostLedger.h>
+#include <ATen/cuda/detail/LMSHostLimit.h>
 #include <ATen/cuda/detail/LMSHostRanges.h>
 #include <ATen/cuda/detail/LMSNuma.h>
 
@@ -359,6 +360,146 @@ TEST(the_environment_chooses_the_file) {
   EXPECT(HostLedger::default_files() == std::vector<std::string>{"/some/file"});
   setenv("PYTORCH_LMS_HOST_LEDGER", "none", 1);
   EXPECT(HostLedger::default_files().empty());
+}
+
+// --- the default limit ---
+
+constexpr size_t kMib = size_t{1} << 20;
+
+// What the system says of its memory, in a folder that no other test uses:
+// 10000 MiB, of which 8000 are available, and no control groups.
+std::string fresh_system() {
+  static int count = 0;
+  const std::string root = folder + "/system" + std::to_string(++count);
+  write(
+      root + "/proc/meminfo",
+      "MemTotal:       10240000 kB\n"
+      "MemFree:         1000000 kB\n"
+      "MemAvailable:    8192000 kB");
+  return root;
+}
+
+// A folder of a group, with what it limits and uses, MiB.
+void write_first_version(const std::string& group, size_t limit, size_t used) {
+  write(group + "/memory.limit_in_bytes", std::to_string(limit * kMib));
+  write(group + "/memory.usage_in_bytes", std::to_string(used * kMib));
+}
+void write_second_version(
+    const std::string& group,
+    const std::string& limit,
+    size_t used) {
+  write(group + "/memory.max", limit);
+  write(group + "/memory.current", std::to_string(used * kMib));
+}
+
+// 80 % of so many MiB.
+size_t most_of(size_t count) {
+  return count * kMib / 10 * 8;
+}
+
+std::string mib(size_t count) {
+  return std::to_string(count * kMib);
+}
+
+TEST(by_default_most_of_what_is_available_is_used) {
+  const std::string root = fresh_system();
+  EXPECT(default_host_limit(0, root) == 6400 * kMib);
+  EXPECT(default_host_limit(1000 * kMib, root) == 7200 * kMib);
+  EXPECT(default_host_limit(3000 * kMib, root) == 8000 * kMib);
+  EXPECT(
+      default_host_limit(0, folder + "/nothing") ==
+      (size_t{10} << 30) / 10 * 8);
+}
+
+TEST(a_container_of_the_second_version_limits_it) {
+  const std::string root = fresh_system();
+  write(root + "/proc/self/cgroup", "0::/");
+  write(
+      root + "/proc/self/mountinfo",
+      "23 1 0:20 / / rw,relatime - ext4 /dev/root rw\n"
+      "31 23 0:26 / /sys/fs/cgroup ro,nosuid shared:9 master:4 - cgroup2 cgroup rw");
+  const std::string group = root + "/sys/fs/cgroup";
+  EXPECT(default_host_limit(0, root) == 6400 * kMib); // the host's own group
+  write_second_version(group, "max", 500);
+  EXPECT(default_host_limit(0, root) == 6400 * kMib);
+  write_second_version(group, mib(2000), 500);
+  EXPECT(default_host_limit(0, root) == most_of(1500));
+  // What processes have taken is part of what is in use.
+  EXPECT(default_host_limit(300 * kMib, root) == most_of(1800));
+  EXPECT(default_host_limit(900 * kMib, root) == most_of(2000));
+  write(
+      group + "/memory.stat",
+      "anon 1\ninactive_file " + mib(100) + "\nactive_file " + mib(200));
+  EXPECT(default_host_limit(0, root) == most_of(1600));
+  write(group + "/memory.high", mib(1000)); // where it is slowed down
+  EXPECT(default_host_limit(0, root) == most_of(600));
+  write_second_version(group, mib(2000), 3000); // lowered since
+  EXPECT(default_host_limit(0, root) == 1); // the least
+  write_second_version(group, mib(50000), 3000);
+  write(group + "/memory.high", "max");
+  EXPECT(default_host_limit(0, root) == 6400 * kMib);
+}
+
+TEST(the_limit_of_a_group_above_counts_too) {
+  const std::string root = fresh_system();
+  write(root + "/proc/self/cgroup", "0::/pods/pod 1/box");
+  write(
+      root + "/proc/self/mountinfo",
+      "31 23 0:26 / /sys/fs/my\\040groups rw - cgroup2 cgroup rw");
+  const std::string top = root + "/sys/fs/my groups";
+  write_second_version(top + "/pods/pod 1/box", mib(3000), 0);
+  EXPECT(default_host_limit(0, root) == most_of(3000));
+  write_second_version(top + "/pods", mib(5000), 4900);
+  EXPECT(default_host_limit(0, root) == most_of(100));
+  write_second_version(top + "/pods/pod 1/box", "max", 0);
+  EXPECT(default_host_limit(0, root) == most_of(100));
+  write_second_version(top + "/pods/pod 10", mib(1), 0); // somebody else's
+  write_second_version(top, mib(60), 0);
+  EXPECT(default_host_limit(0, root) == most_of(60));
+}
+
+TEST(a_container_of_the_first_version_limits_it) {
+  const std::string root = fresh_system();
+  write(
+      root + "/proc/self/cgroup",
+      "9:cpu,cpuacct:/other\n4:hugetlb,memory:/docker/12ab/job\n"
+      "1:name=systemd:/docker/12ab\n0::/docker/12ab");
+  // A container sees its own group where the host sees all of them.
+  write(
+      root + "/proc/self/mountinfo",
+      "33 31 0:30 /other /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n"
+      "35 31 0:32 /docker/12ab /sys/fs/cgroup/memory ro - cgroup cgroup "
+      "rw,hugetlb,memory\n"
+      "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw");
+  const std::string group = root + "/sys/fs/cgroup/memory";
+  write(group + "/memory.limit_in_bytes", "9223372036854771712"); // none
+  write(group + "/memory.usage_in_bytes", mib(1));
+  EXPECT(default_host_limit(0, root) == 6400 * kMib);
+  EXPECT(default_host_limit(900 * kMib, root) == 7120 * kMib);
+  write_first_version(group, 4000, 1000);
+  EXPECT(default_host_limit(0, root) == most_of(3000));
+  write(
+      group + "/memory.stat",
+      "inactive_file 5\ntotal_inactive_file " + mib(200));
+  EXPECT(default_host_limit(0, root) == most_of(3200));
+  write_first_version(group + "/job", 2000, 1990);
+  EXPECT(default_host_limit(0, root) == most_of(10));
+  write_first_version(root + "/sys/fs/cgroup/cpu/job", 1, 0); // not memory's
+  EXPECT(default_host_limit(0, root) == most_of(10));
+  // A host may use both versions.
+  write_second_version(root + "/sys/fs/cgroup/unified/docker/12ab", mib(7), 0);
+  EXPECT(default_host_limit(0, root) == most_of(7));
+}
+
+TEST(a_mount_that_does_not_show_the_group_counts_as_it_is) {
+  const std::string root = fresh_system();
+  write(root + "/proc/self/cgroup", "4:memory:/elsewhere");
+  write(
+      root + "/proc/self/mountinfo",
+      "35 31 0:32 /else /memory ro - cgroup cgroup rw,memory");
+  write_first_version(root + "/memory", 4000, 1000);
+  write_first_version(root + "/memory/where", 1, 0);
+  EXPECT(default_host_limit(0, root) == most_of(3000));
 }
 
 // --- NUMA nodes ---

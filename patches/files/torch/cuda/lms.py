@@ -217,7 +217,8 @@ def set_host_limit(limit: int) -> None:
 
     Args:
         limit (int): bytes. 0 restores the default: 80 % of the memory that is
-            available on the host when it is first needed, and of what the
+            available on the host when it is first needed, or of what the limits
+            of the container (cgroups) leave if that is less, and of what the
             processes have taken. Memory in use already is kept.
     """
     engine().set_host_limit(_bytes(limit, "limit"))

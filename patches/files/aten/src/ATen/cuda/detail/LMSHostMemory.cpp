@@ -1,14 +1,13 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
+#include <ATen/cuda/detail/LMSHostLimit.h>
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
-#include <string>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -18,28 +17,6 @@ constexpr size_t kMinSlab = size_t{8} << 20; // bytes
 constexpr size_t kMediumSlab = size_t{256} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{1} << 30; // bytes
 constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
-
-// What the kernel says of the host's memory, bytes; `otherwise` if it does not.
-size_t meminfo(const std::string& wanted, size_t otherwise) {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  size_t kib = 0;
-  while (file >> name >> kib) {
-    if (name == wanted) {
-      return kib * 1024;
-    }
-    std::getline(file, unit);
-  }
-  return otherwise;
-}
-
-// 80 % of what can be used without swapping, counting what LMS has `taken`.
-size_t default_limit(size_t taken) {
-  // No /proc: a guess that fits any training host.
-  const size_t available = meminfo("MemAvailable:", size_t{10} << 30);
-  const size_t total = meminfo("MemTotal:", size_t{10} << 30);
-  return std::min(available + taken, total) / 10 * 8;
-}
 
 } // namespace
 
@@ -156,7 +133,7 @@ HostMemory::Pool& HostMemory::pool_of(c10::DeviceIndex device) {
 
 size_t HostMemory::limit_locked() {
   if (limit_ == 0) {
-    limit_ = default_limit(ledger_.taken() + ledger_.others().bytes);
+    limit_ = default_host_limit(ledger_.taken() + ledger_.others().bytes);
   }
   return limit_;
 }

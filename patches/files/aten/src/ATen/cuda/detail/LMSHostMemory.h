@@ -71,7 +71,7 @@ class HostMemory {
   // that reads it is then done. A null event means now.
   void free(HostPieces pieces, Event ready);
 
-  // Bytes; 0 restores the default, 80 % of what the host's memory has for LMS.
+  // Bytes; 0 restores the default, see Note [What the host has for LMS].
   void set_limit(size_t bytes);
   Stats stats();
   void reset_peak();
