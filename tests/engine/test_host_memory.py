@@ -1,4 +1,4 @@
-"""Host memory for what is paged out; see checks/host_memory.py and unit/host_memory.cpp."""
+"""Host memory for what is paged out; see checks/host_memory.py and unit/host_*.cpp."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import pytest
 import units
 from support.device import Device
 
-PARTS = ["HostLedger", "HostLimit", "HostRanges", "Numa"]
+PARTS = {
+    "host_ledger": ["HostLedger"],
+    "host_memory": ["HostLimit", "HostRanges", "Numa"],
+}
 
 
-def test_unit(tmp_path: Path, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("program", PARTS)
+def test_unit(tmp_path: Path, subtests: pytest.Subtests, program: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    units.expect_passed("host_memory", PARTS, tmp_path, subtests, str(folder))
+    units.expect_passed(program, PARTS[program], tmp_path, subtests, str(folder))
 
 
 @pytest.mark.parametrize("kernels", ["inline", "async"])

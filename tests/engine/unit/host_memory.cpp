@@ -1,9 +1,8 @@
-// Unit tests of what host memory is made of: free ranges, the ledger that
-// processes share, and what the system says of its memory and of NUMA nodes.
+// Unit tests of what host memory is made of: free ranges, and what the system
+// says of its memory and of NUMA nodes.
 //
 // Usage: host_memory FOLDER, an empty one.
 
-#include <ATen/cuda/detail/LMSHostLedger.h>
 #include <ATen/cuda/detail/LMSHostLimit.h>
 #include <ATen/cuda/detail/LMSHostRanges.h>
 #include <ATen/cuda/detail/LMSNuma.h>
@@ -11,16 +10,12 @@
 #include "harness.h"
 
 #include <linux/mempolicy.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,63 +24,13 @@ using namespace at::cuda::lms;
 
 namespace {
 
-constexpr auto kShare = HostLedger::Claim::kShare;
-constexpr auto kWhole = HostLedger::Claim::kWhole;
-
 std::string folder;
-
-// A file for a ledger, which no other test uses.
-std::string fresh_file() {
-  static int count = 0;
-  return folder + "/ledger" + std::to_string(++count);
-}
 
 void write(const std::string& file, const std::string& text) {
   std::filesystem::create_directories(
       std::filesystem::path(file).parent_path());
   std::ofstream(file) << text << '\n';
 }
-
-// A process that has run `work` and then stays until it is killed.
-class Process {
- public:
-  explicit Process(const std::function<bool()>& work) {
-    int done[2];
-    failed_ = pipe(done) != 0;
-    pid_ = fork();
-    if (pid_ == 0) {
-      const char ok = work() ? 1 : 0;
-      (void)!::write(done[1], &ok, 1);
-      while (true) {
-        pause();
-      }
-    }
-    char ok = 0;
-    failed_ = failed_ || read(done[0], &ok, 1) != 1 || ok != 1;
-    close(done[0]);
-    close(done[1]);
-  }
-  ~Process() {
-    end();
-  }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-
-  bool worked() const {
-    return !failed_;
-  }
-  void end() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  bool failed_ = false;
-};
 
 // --- free ranges ---
 
@@ -178,188 +123,6 @@ TEST(there_are_not_many_pieces) {
   EXPECT(ranges.take(ranges.room() + 1).empty());
   EXPECT(ranges.take(ranges.room()).size() == HostRanges::kMostPieces);
   EXPECT(take(ranges, kLeast) != nullptr && ranges.room() == 0);
-}
-
-// --- the ledger ---
-
-TEST(alone_the_limit_is_the_process_own) {
-  HostLedger ledger({});
-  EXPECT(!ledger.is_shared());
-  EXPECT(
-      ledger.take(60, 100, kWhole) && !ledger.take(41, 100, kWhole) &&
-      ledger.take(40, 100, kWhole));
-  ledger.give_back(50);
-  EXPECT(ledger.taken() == 50 && ledger.others().bytes == 0);
-  EXPECT(!ledger.take(51, 100, kWhole) && ledger.take(50, 100, kWhole));
-  EXPECT(!ledger.take(static_cast<size_t>(-1), 200, kWhole));
-}
-
-TEST(processes_share_the_limit) {
-  const std::string file = fresh_file();
-  HostLedger ledger({file});
-  EXPECT(ledger.is_shared());
-  EXPECT(ledger.take(30, 100, kWhole));
-  const Process other([&] {
-    static HostLedger own({file}); // as long as the process lives
-    return own.others().bytes == 30 && !own.take(71, 100, kWhole) &&
-        own.take(50, 100, kWhole);
-  });
-  EXPECT(other.worked());
-  EXPECT(ledger.others().bytes == 50 && ledger.taken() == 30);
-  EXPECT(!ledger.take(21, 100, kWhole) && ledger.take(20, 100, kWhole));
-  // Each process goes by its own limit.
-  EXPECT(ledger.take(1, 101, kWhole) && !ledger.take(1, 101, kWhole));
-}
-
-TEST(a_share_is_the_same_for_all_that_have_taken_something) {
-  const std::string file = fresh_file();
-  HostLedger ledger({file});
-  EXPECT(ledger.take(60, 120, kShare)); // nobody else has anything
-  const auto hold = [&] {
-    static HostLedger own({file}); // as long as the process lives
-    return !own.take(41, 120, kShare) && own.take(10, 120, kShare);
-  };
-  const Process other([&] {
-    static HostLedger own({file}); // as long as the process lives
-    return !own.take(60, 119, kShare) && own.take(10, 120, kShare);
-  });
-  EXPECT(other.worked() && ledger.others().processes == 1);
-  EXPECT(!ledger.has_room(1, 120, kShare) && ledger.take(1, 120, kWhole));
-  ledger.give_back(20);
-  Process third(hold);
-  EXPECT(third.worked() && ledger.others().processes == 2);
-  EXPECT(!ledger.has_room(1, 120, kShare)); // it has 41 of 40
-  ledger.give_back(2);
-  EXPECT(ledger.has_room(1, 120, kShare) && !ledger.has_room(2, 120, kShare));
-  third.end();
-  EXPECT(ledger.has_room(21, 120, kShare) && !ledger.has_room(22, 120, kShare));
-}
-
-TEST(those_that_were_launched_together_have_shares_from_the_start) {
-  const std::string file = fresh_file();
-  const auto share_is = [](size_t share, const std::string& ledger) {
-    const HostLedger own({ledger});
-    return own.has_room(share, 100, kShare) &&
-        !own.has_room(share + 1, 100, kShare) && own.has_room(100, 100, kWhole);
-  };
-  setenv("LOCAL_WORLD_SIZE", "4", 1);
-  EXPECT(share_is(25, file));
-  EXPECT(share_is(100, folder + "/no/such/folder")); // its limit is its own
-  for (const char* nonsense : {"", "0", "-3", "many"}) {
-    setenv("LOCAL_WORLD_SIZE", nonsense, 1);
-    EXPECT(share_is(100, file));
-  }
-  unsetenv("LOCAL_WORLD_SIZE");
-}
-
-TEST(what_a_killed_process_had_is_free_again) {
-  const std::string file = fresh_file();
-  HostLedger ledger({file});
-  EXPECT(ledger.take(10, 100, kWhole));
-  Process other([&] {
-    static HostLedger own({file}); // as long as the process lives
-    return own.take(90, 100, kWhole);
-  });
-  EXPECT(other.worked());
-  EXPECT(ledger.others().bytes == 90 && !ledger.take(1, 100, kWhole));
-  other.end(); // SIGKILL
-  EXPECT(ledger.others().bytes == 0 && ledger.take(90, 100, kWhole));
-  // The next process takes the place in the file.
-  const auto size = std::filesystem::file_size(file);
-  const Process third([&] {
-    static HostLedger own({file}); // as long as the process lives
-    return own.others().bytes == 100 && own.take(5, 105, kWhole);
-  });
-  EXPECT(third.worked());
-  EXPECT(
-      ledger.others().bytes == 5 && std::filesystem::file_size(file) == size);
-}
-
-TEST(a_child_has_taken_nothing_and_keeps_nothing) {
-  const std::string file = fresh_file();
-  Process parent([&] {
-    static HostLedger own({file});
-    const bool took = own.take(70, 100, kWhole);
-    if (fork() == 0) { // lives on for a while, with the ledger open
-      close(STDOUT_FILENO);
-      close(STDERR_FILENO);
-      alarm(5);
-      pause();
-    }
-    return took;
-  });
-  EXPECT(parent.worked());
-  HostLedger ledger({file});
-  EXPECT(ledger.others().bytes == 70);
-  parent.end();
-  EXPECT(ledger.others().bytes == 0 && ledger.take(100, 100, kWhole));
-}
-
-TEST(processes_that_take_at_once_stay_within_the_limit) {
-  const std::string file = fresh_file();
-  constexpr size_t kLimit = 500;
-  const auto struggle = [&] {
-    static HostLedger own({file});
-    bool ok = true;
-    for (int i = 0; i < 20000; ++i) {
-      const size_t bytes = 100 + i % 7 * 50;
-      if (own.take(bytes, kLimit, kWhole)) {
-        ok = ok && own.taken() + own.others().bytes <= kLimit;
-        own.give_back(bytes);
-      }
-    }
-    return ok;
-  };
-  bool first = false, second = false;
-  {
-    // Constructed side by side: each waits for its process.
-    std::thread one([&] { first = Process(struggle).worked(); });
-    std::thread two([&] { second = Process(struggle).worked(); });
-    one.join();
-    two.join();
-  }
-  EXPECT(first && second);
-}
-
-TEST(the_first_file_that_can_be_had_is_used) {
-  const std::string file = fresh_file();
-  HostLedger ledger({folder + "/no/such/folder", folder, file});
-  EXPECT(ledger.is_shared() && ledger.take(1, 1, kWhole));
-  EXPECT(std::filesystem::is_regular_file(file));
-  EXPECT(
-      (std::filesystem::status(file).permissions() &
-       std::filesystem::perms::all) ==
-      (std::filesystem::perms::owner_read |
-       std::filesystem::perms::owner_write));
-  EXPECT(!HostLedger({folder + "/no/such/folder"}).is_shared());
-  const std::string link = fresh_file(); // could lead to a file of the user's
-  std::filesystem::create_symlink(file, link);
-  EXPECT(!HostLedger({link}).is_shared());
-}
-
-TEST(a_file_that_cannot_be_written_is_no_longer_used) {
-  const std::string file = fresh_file();
-  const Process other([&] {
-    static HostLedger own({file});
-    const bool took = own.take(10, 100, kWhole) && own.is_shared();
-    signal(SIGXFSZ, SIG_IGN);
-    const struct rlimit nothing {};
-    setrlimit(RLIMIT_FSIZE, &nothing);
-    return took && own.take(20, 100, kWhole) && !own.is_shared() &&
-        own.taken() == 30 && !own.take(71, 100, kWhole) &&
-        own.take(70, 100, kWhole);
-  });
-  EXPECT(other.worked());
-  EXPECT(HostLedger({file}).others().bytes == 10); // what it could still write
-}
-
-TEST(the_environment_chooses_the_file) {
-  unsetenv("PYTORCH_LMS_HOST_LEDGER");
-  EXPECT(HostLedger::default_files().size() == 2);
-  setenv("PYTORCH_LMS_HOST_LEDGER", "/some/file", 1);
-  EXPECT(HostLedger::default_files() == std::vector<std::string>{"/some/file"});
-  setenv("PYTORCH_LMS_HOST_LEDGER", "none", 1);
-  EXPECT(HostLedger::default_files().empty());
 }
 
 // --- the default limit ---
