@@ -9,7 +9,9 @@
 #include <torch/library.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +20,34 @@
 namespace {
 
 using c10d::Work;
+
+// Holds all copies back while it is closed.
+class Gate {
+ public:
+  void close() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = false;
+  }
+  void open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  void pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = true;
+};
+
+Gate& gate() {
+  static auto* instance = new Gate(); // copies may outlive everything
+  return *instance;
+}
 
 class CopyWork : public Work {
  public:
@@ -29,7 +59,9 @@ class CopyWork : public Work {
     C10_CUDA_CHECK(cudaLaunchHostFunc(
         stream,
         [](void*) {
+          // Late enough for a missing wait to show.
           std::this_thread::sleep_for(std::chrono::milliseconds{50});
+          gate().pass();
         },
         nullptr));
     C10_CUDA_CHECK(cudaMemcpyAsync(
@@ -154,4 +186,6 @@ TORCH_LIBRARY(backend, m) {
       gather);
   m.def("end_group() -> ()", end_group);
   m.def("wait() -> ()", wait);
+  m.def("close_gate() -> ()", [] { gate().close(); });
+  m.def("open_gate() -> ()", [] { gate().open(); });
 }
