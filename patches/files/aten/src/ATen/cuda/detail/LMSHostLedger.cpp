@@ -114,7 +114,7 @@ class FileLock {
 bool is_ledger(int file) {
   struct stat found {};
   uint64_t magic = 0;
-  return fstat(file, &found) == 0 && S_ISREG(found.st_mode) &&
+  return file >= 0 && fstat(file, &found) == 0 && S_ISREG(found.st_mode) &&
       found.st_uid == geteuid() && found.st_nlink == 1 &&
       found.st_size % sizeof(uint64_t) == 0 &&
       found.st_size <= offset_of(kMaxSlots) &&
