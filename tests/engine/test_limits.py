@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import checked
+import headers
 import pytest
 import units
 from support.device import Device
 
+EXTENSION = Path(__file__).with_name("extensions") / "workspaces.cpp"
 TRAINING = checked.CHECKS / "crowded.py"
 
 
@@ -36,3 +38,13 @@ def test_somebody_else_takes_a_tenth(device: Device, digest: str, mode: str, ker
 
 def test_rules(tmp_path: Path, subtests: pytest.Subtests) -> None:
     units.expect_passed("limit", [], tmp_path, subtests)
+
+
+def test_workspaces(device: Device, subtests: pytest.Subtests, tmp_path: Path) -> None:
+    """cuDNN's benchmark mode is told what could be had, whatever is resident."""
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    library = tmp_path / "workspaces.so"
+    headers.compile_extension(EXTENSION, library, headers.of_this_wheel(), "-O1")
+    results = checked.run(device, "workspaces", library, capacity="256M")
+    checked.expect_passed(results, subtests)

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -350,6 +351,18 @@ void Allocator::resetPeakStats(c10::DeviceIndex index) {
   native_->resetPeakStats(index);
   std::lock_guard<std::mutex> lock(peaks_mutex_);
   peaks_.erase(index);
+}
+
+// cuDNN's benchmark mode leaves out algorithms that need a larger workspace,
+// and keeps the choice. So the answer must not depend on what is resident, or
+// bits would.
+void Allocator::cacheInfo(c10::DeviceIndex index, size_t* largest_block) {
+  if (!Settings::get().active()) {
+    native_->cacheInfo(index, largest_block);
+    return;
+  }
+  const size_t room = Device::get(index).room_for_one();
+  *largest_block = std::max(*largest_block, room);
 }
 
 void Allocator::emptyCache(MempoolId_t pool) {

@@ -54,6 +54,8 @@ class Allocator final : public AllocatorForwarder {
   // nothing if there is not as much. It does not show in peak statistics.
   void take_segment(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
 
+  // With LMS on: what could be had, storages having left for it.
+  void cacheInfo(c10::DeviceIndex device, size_t* largest_block) override;
   void emptyCache(MempoolId_t pool) override;
   AllocatorStats getDeviceStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;

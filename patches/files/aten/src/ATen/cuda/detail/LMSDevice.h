@@ -180,6 +180,9 @@ class Device {
   // cannot leave, in large steps, so that list operators are seldom cut
   // otherwise than in the iteration before.
   size_t room_for_operators();
+  // Bytes that one allocation can get once everything has left that can. What
+  // is resident makes no difference to it.
+  size_t room_for_one();
   // Bytes that small storages can take on the device together.
   size_t room_for_small();
   size_t requested_limit(); // as given to set_limit
@@ -308,6 +311,7 @@ class Device {
   void look_at_card_before_growth(size_t bytes); // without the mutex
   void note_failure(const TraceEntry& entry);
   void obey_limit() noexcept; // without the mutex
+  size_t stuck_bytes() const;
   size_t excess(); // without the mutex
   void give_excess_back(); // without the mutex
 

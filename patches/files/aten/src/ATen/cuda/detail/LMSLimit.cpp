@@ -19,6 +19,8 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr size_t kRoomSteps = 16; // of room_for_operators
+constexpr size_t kSparePart = 64; // of the limit, see room_for_one
+constexpr size_t kGrowthUnit = size_t{2} << 20; // bytes, of large segments
 
 std::pair<size_t, size_t> free_and_total(c10::DeviceIndex device) {
   c10::cuda::CUDAGuard guard(device);
@@ -175,10 +177,22 @@ size_t Device::limit() {
   return limit_;
 }
 
+// Bytes that cannot leave.
+size_t Device::stuck_bytes() const {
+  return layout_.allocated() - page_bytes_ +
+      static_cast<size_t>(stats_.pinned_bytes[kAll].current);
+}
+
+size_t Device::room_for_one() {
+  Lock lock(*this);
+  const size_t kept =
+      stuck_bytes() + limit_ / kSparePart + rest_for_small(limit_, 0);
+  return (limit_ - std::min(limit_, kept)) / kGrowthUnit * kGrowthUnit;
+}
+
 size_t Device::room_for_operators() {
   Lock lock(*this);
-  const size_t stuck = layout_.allocated() - page_bytes_ +
-      static_cast<size_t>(stats_.pinned_bytes[kAll].current);
+  const size_t stuck = stuck_bytes();
   const size_t step = limit_ / kRoomSteps + 1;
   return (limit_ - std::min(limit_, stuck)) / step * step;
 }
