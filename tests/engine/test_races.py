@@ -26,3 +26,13 @@ def run(device: Device, mode: str, kernels: str) -> str:
 @pytest.mark.parametrize("mode", ["on", "chaos"])
 def test_results_do_not_depend_on_lms(device: Device, digest: str, mode: str, kernels: str) -> None:
     assert run(device, mode, kernels) == digest
+
+
+def test_waits_for_the_device(device: Device, subtests: pytest.Subtests) -> None:
+    """See checks/waiting.py; a thread that keeps a mutex while it waits never ends."""
+    if not device.simulated:
+        pytest.skip("only the simulated device counts calls")
+    results = checked.run(
+        device, "waiting", capacity="256M", devices=2, kernels="async", timeout=240
+    )
+    checked.expect_passed(results, subtests)

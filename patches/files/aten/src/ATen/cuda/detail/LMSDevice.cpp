@@ -134,34 +134,44 @@ void Device::update_page(ManagedStorage* record) {
 }
 
 void Device::hold(ManagedStorage* record) {
-  Freed freed(*this);
-  {
-    Lock lock(*this);
-    if (record->held) {
-      note_holder(record);
-      return;
+  Event arrival;
+  if (!pin_for_good(record, arrival)) {
+    try {
+      page_in(record);
+    } catch (...) {
+      Freed freed(*this);
+      Lock lock(*this);
+      drop_pin(record, freed);
+      throw;
     }
-    add_pin(record);
-  }
-  try {
-    page_in(record);
-  } catch (...) {
+    Freed freed(*this);
     Lock lock(*this);
-    drop_pin(record, freed);
-    throw;
+    drop_host_copy(record); // nobody tells when the bytes are written
+    if (record->held) { // by another thread meanwhile: its pin is enough
+      drop_pin(record, freed);
+    }
+    record->held = true;
+    arrival = record->arrival;
   }
-  Lock lock(*this);
-  drop_host_copy(record); // nobody tells when the bytes are written
-  if (record->held) { // by another thread meanwhile: its pin is enough
-    drop_pin(record, freed);
-  }
-  record->held = true;
-  if (record->arrival) {
+  if (arrival) {
     // The host waits because the address may be used on any stream, at once,
     // by code that LMS does not see.
-    C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+    C10_CUDA_CHECK(cudaEventSynchronize(arrival.get()));
   }
+  Lock lock(*this);
   note_holder(record);
+}
+
+// Takes the pin of a storage that is to be held. True if it is held already:
+// then that pin is enough, and its bytes come with `arrival`.
+bool Device::pin_for_good(ManagedStorage* record, Event& arrival) {
+  Lock lock(*this);
+  if (record->held) {
+    arrival = record->arrival;
+    return true;
+  }
+  add_pin(record);
+  return false;
 }
 
 // Note [Addresses to compare]
@@ -208,11 +218,11 @@ void Device::release(c10::StorageImpl* storage) {
   Freed freed(*this);
   try {
     page_in(record);
-    Lock lock(*this);
-    if (record->arrival) {
+    if (const Event arrival = arrival_of(record)) {
       // The host waits because nobody waits for the copy afterwards.
-      C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
+      C10_CUDA_CHECK(cudaEventSynchronize(arrival.get()));
     }
+    Lock lock(*this);
     c10::SmallVector<c10::cuda::CUDAStream, 1> streams(record->recorded);
     occupy(record->block, nullptr);
     record->restore_data_ptr();
@@ -225,6 +235,12 @@ void Device::release(c10::StorageImpl* storage) {
     drop_pin(record, freed);
     throw;
   }
+}
+
+// The copy by which the bytes of a pinned storage came; null if they never left.
+Event Device::arrival_of(const ManagedStorage* record) {
+  Lock lock(*this);
+  return record->arrival;
 }
 
 void Device::forget(ManagedStorage* record) noexcept {

@@ -61,7 +61,9 @@ inline Request request_for(const ManagedStorage& record) {
 // touched under 2, and the allocator, whose stack recorder may take it, is not
 // called. No thread holds the mutexes of two devices. `Device::Lock` checks
 // the order in every build. The threads that make slabs of host memory take
-// none of these; who waits for one of them has given 4 back.
+// none of these; who waits for one of them has given 4 back. What is queued on
+// the device may wait for what another thread is about to launch, so whoever
+// waits for the device has given back all that such a thread may need.
 
 // All that LMS knows and does on one device. The methods are thread safe.
 class Device {
@@ -216,6 +218,10 @@ class Device {
   // Without the mutex.
   Pins try_enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
   bool others_hold_pins(); // without the mutex
+  bool pin_for_good(
+      ManagedStorage* storage,
+      Event& arrival); // without the mutex
+  Event arrival_of(const ManagedStorage* storage); // without the mutex
   void take_pin(ManagedStorage* storage, bool writes, Pins& pins);
   void give_back(const Pins& pins, Freed& freed) noexcept;
   ManagedStorage* manage(

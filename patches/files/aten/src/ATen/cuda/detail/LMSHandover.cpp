@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -55,8 +54,25 @@ Handover::Events Handover::take(uintptr_t address, size_t size) {
   return taken;
 }
 
-Handover::Events Handover::take_all() {
-  return take(0, std::numeric_limits<uintptr_t>::max());
+Handover::Events Handover::pending() const {
+  Events all;
+  for (const auto& [address, range] : ranges_) {
+    for (const Event& event : range.events) {
+      add(all, event);
+    }
+  }
+  return all;
+}
+
+void Handover::forget(const Events& events) {
+  for (auto it = ranges_.begin(); it != ranges_.end();) {
+    Events& left = it->second.events;
+    const auto has_ended = [&events](const Event& event) {
+      return std::find(events.begin(), events.end(), event) != events.end();
+    };
+    left.erase(std::remove_if(left.begin(), left.end(), has_ended), left.end());
+    it = left.empty() ? ranges_.erase(it) : std::next(it);
+  }
 }
 
 } // namespace at::cuda::lms

@@ -37,7 +37,10 @@ class Handover {
   void put(uintptr_t address, size_t size, const Events& events);
   // The range has been allocated: what its owner must wait for. Unique events.
   Events take(uintptr_t address, size_t size);
-  Events take_all();
+  // All that somebody may have to wait for. Unique events.
+  Events pending() const;
+  // The events have happened: nobody has to wait for them any more.
+  void forget(const Events& events);
 
  private:
   struct Range {

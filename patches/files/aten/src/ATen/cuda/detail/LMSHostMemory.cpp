@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 namespace at::cuda::lms {
 namespace {
@@ -44,7 +45,7 @@ HostPieces HostMemory::allocate(
   if (pieces.empty()) {
     pieces = take_anywhere(bytes);
   }
-  while (pieces.empty() && claim == Claim::kWhole && wait_for_a_copy()) {
+  while (pieces.empty() && claim == Claim::kWhole && wait_for_a_copy(lock)) {
     pieces = take_anywhere(bytes);
   }
   if (!pieces.empty()) {
@@ -66,11 +67,11 @@ void HostMemory::free(HostPieces pieces, Event ready) {
 }
 
 void HostMemory::set_limit(size_t bytes) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   limit_ = bytes;
   if (!ledger_.has_room(0, limit_locked(), Claim::kWhole) &&
       !Settings::get().is_forked_child()) {
-    give_up_unused();
+    give_up_unused(lock);
   }
 }
 
@@ -104,11 +105,11 @@ void HostMemory::trim() {
   if (Settings::get().is_forked_child()) {
     return; // it is the parent's memory
   }
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   // Waits for copies so that their memory can be given back as well.
-  while (wait_for_a_copy()) {
+  while (wait_for_a_copy(lock)) {
   }
-  give_up_unused();
+  give_up_unused(lock);
 }
 
 bool HostMemory::is_shared() {
@@ -181,9 +182,9 @@ bool HostMemory::grow(
     Lock& lock) {
   const bool is_too_small = pool.order.valid() && pool.ordered < bytes;
   if (is_too_small && !ledger_.has_room(bytes, limit_locked(), claim)) {
-    give_up_unused(); // for what is needed now
+    give_up_unused(lock); // for what is needed now
   }
-  if (!pool.order.valid() && !order(pool, bytes, device, claim)) {
+  if (!pool.order.valid() && !order(pool, bytes, device, claim, lock)) {
     return false;
   }
   const HostSlabOrder order = pool.order;
@@ -198,7 +199,8 @@ bool HostMemory::order(
     Pool& pool,
     size_t bytes,
     c10::DeviceIndex device,
-    Claim claim) {
+    Claim claim,
+    Lock& lock) {
   const size_t limit = limit_locked();
   bytes = round_up(bytes, kPage);
   if (is_stopped_) {
@@ -210,8 +212,11 @@ bool HostMemory::order(
       return true;
     }
   }
-  give_up_unused();
-  if (!ledger_.take(bytes, limit, claim)) {
+  give_up_unused(lock);
+  if (pool.order.valid()) {
+    return true; // by another thread meanwhile
+  }
+  if (is_stopped_ || !ledger_.take(bytes, limit, claim)) {
     return false;
   }
   place_order(pool, bytes, device);
@@ -263,23 +268,37 @@ bool HostMemory::receive_order(Pool& pool) {
   return true;
 }
 
-// Gives back slabs that hold nothing and what is on order. The host waits, as
-// what is being made cannot be stopped.
-void HostMemory::give_up_unused() {
+// Gives back slabs that hold nothing and what is on order. The host waits,
+// without the mutex: what is being made cannot be stopped, and to unlock memory
+// the driver may wait for the devices.
+void HostMemory::give_up_unused(Lock& lock) {
+  std::vector<HostSlabOrder> orders;
+  std::vector<std::shared_ptr<HostSlab>> unused;
+  size_t bytes = 0;
   for (auto& [key, pool] : pools_) {
     if (pool.order.valid()) {
-      pool.order.wait();
-      pool.order = {};
-      ledger_.give_back(pool.ordered);
+      orders.push_back(std::exchange(pool.order, {}));
+      bytes += pool.ordered;
     }
   }
   for (auto it = slabs_.begin(); it != slabs_.end();) {
     if (it->second.pool->free.remove_slab(it->first)) {
-      ledger_.give_back(it->second.bytes);
+      bytes += it->second.bytes;
+      unused.push_back(std::move(it->second.memory));
       it = slabs_.erase(it);
     } else {
       ++it;
     }
+  }
+  lock.unlock();
+  for (const HostSlabOrder& order : orders) {
+    order.wait();
+  }
+  orders.clear();
+  unused.clear();
+  lock.lock();
+  if (bytes > 0) { // not before it is free
+    ledger_.give_back(bytes);
   }
 }
 
@@ -301,17 +320,22 @@ bool HostMemory::collect() {
 
 // False if there is nothing to wait for, or the wait failed: the error shows at
 // the copy's consumer, and the memory must then stay unused.
-bool HostMemory::wait_for_a_copy() {
+bool HostMemory::wait_for_a_copy(Lock& lock) {
   if (leaving_.empty()) {
     return false;
   }
   // The host waits because no memory is left that is not being copied from; the
-  // oldest copy is likely to be the first to end.
-  if (cudaEventSynchronize(leaving_.front().ready.get()) != cudaSuccess) {
+  // oldest copy is likely to be the first to end. Without the mutex: what the
+  // copy waits for may need another thread, which may need this memory.
+  const Event oldest = leaving_.front().ready;
+  lock.unlock();
+  const bool has_ended = cudaEventSynchronize(oldest.get()) == cudaSuccess;
+  if (!has_ended) {
     (void)cudaGetLastError();
-    return false;
   }
-  return collect();
+  lock.lock();
+  collect(); // unless another thread has
+  return has_ended;
 }
 
 void HostMemory::give_back(const HostPieces& pieces) {

@@ -115,13 +115,18 @@ class HostMemory {
       c10::DeviceIndex device,
       Claim claim,
       Lock& lock);
-  bool order(Pool& pool, size_t bytes, c10::DeviceIndex device, Claim claim);
+  bool order(
+      Pool& pool,
+      size_t bytes,
+      c10::DeviceIndex device,
+      Claim claim,
+      Lock& lock);
   void reserve_ahead(Pool& pool, size_t bytes, c10::DeviceIndex device);
   void place_order(Pool& pool, size_t bytes, c10::DeviceIndex device);
   bool receive_order(Pool& pool);
-  void give_up_unused();
+  void give_up_unused(Lock& lock);
   bool collect();
-  bool wait_for_a_copy();
+  bool wait_for_a_copy(Lock& lock);
   void give_back(const HostPieces& pieces);
   size_t limit_locked();
   size_t next_slab(size_t bytes) const;

@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <mutex>
@@ -91,7 +92,7 @@ void Device::take_over(const TraceEntry& entry) {
     peak_unmanaged_ =
         std::max(peak_unmanaged_, layout_.allocated() - page_bytes_);
   }
-  const Block* block = layout_.find(entry.addr_).second;
+  const auto [segment, block] = layout_.find(entry.addr_);
   auto events = handover_.take(entry.addr_, block ? block->size : entry.size_);
   if (events.empty()) {
     return;
@@ -101,8 +102,12 @@ void Device::take_over(const TraceEntry& entry) {
     return;
   }
   // The allocation did not come through the layer, so nobody else would wait.
+  // The host may not, with the allocator's mutex.
+  const auto home =
+      reinterpret_cast<cudaStream_t>(segment ? segment->stream : 0);
+  c10::cuda::CUDAGuard guard(index_);
   for (const Event& event : events) {
-    C10_CUDA_CHECK_WARN(cudaEventSynchronize(event.get()));
+    C10_CUDA_CHECK_WARN(cudaStreamWaitEvent(home, event.get(), 0));
   }
 }
 

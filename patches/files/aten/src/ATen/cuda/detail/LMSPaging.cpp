@@ -207,11 +207,6 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     } else {
       attach_memory(record, std::move(memory));
     }
-    if (Settings::get().original()) {
-      // The host waits because the original engine did.
-      C10_CUDA_CHECK(cudaEventSynchronize(record->arrival.get()));
-      drop_host_copy(record);
-    }
   } catch (...) {
     return_pending(memory.get(), pending);
     {
@@ -226,6 +221,12 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     throw;
   }
   arrived_.notify_all();
+  if (Settings::get().original()) {
+    // The host waits because the original engine did.
+    C10_CUDA_CHECK(cudaEventSynchronize(arrival_of(record).get()));
+    Lock lock(*this);
+    drop_host_copy(record);
+  }
 }
 
 // Starts the page-ins that the policy asked for, in order, and gives the pins

@@ -221,14 +221,19 @@ void Device::return_pending(
 
 void Device::settle() {
   Freed freed(*this);
-  Lock lock(*this);
-  while (!leaving_.empty()) {
-    hand_over(leaving_.front(), freed);
-    leaving_.pop_front();
+  Handover::Events pending;
+  {
+    Lock lock(*this);
+    while (!leaving_.empty()) {
+      hand_over(leaving_.front(), freed);
+      leaving_.pop_front();
+    }
+    // They stay noted: the memory may get another owner meanwhile.
+    pending = handover_.pending();
   }
   // The host waits because the driver does not know of these copies.
   bool have_ended = true;
-  for (const Event& event : handover_.take_all()) {
+  for (const Event& event : pending) {
     have_ended = cudaEventSynchronize(event.get()) == cudaSuccess && have_ended;
   }
   if (!have_ended) {
@@ -236,6 +241,8 @@ void Device::settle() {
     c10::cuda::CUDAGuard guard(index_);
     C10_CUDA_CHECK(cudaDeviceSynchronize());
   }
+  Lock lock(*this);
+  handover_.forget(pending);
 }
 
 } // namespace at::cuda::lms

@@ -1,0 +1,131 @@
+"""A thread that waits for the device holds no mutex that another thread needs.
+
+What is queued on a device may wait for what another thread has yet to launch, as the collectives of
+two ranks in one process do. Here it is a stream that stands still until the other thread says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+
+import simcuda
+import torch
+from harness import assert_same, lms, main, numbers, paged_out
+
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def standing_still() -> Iterator[threading.Event]:
+    """The current stream stands still until the event is set."""
+    go = threading.Event()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def wait(_data: object) -> None:
+        go.wait()
+
+    launch = ctypes.CDLL(None).cudaLaunchHostFunc
+    assert launch(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), wait, None) == 0
+    try:
+        yield go
+    finally:
+        go.set()
+        torch.cuda.synchronize()  # `wait` must outlive its call
+
+
+def while_it_waits(
+    call: Callable[[], object],
+    other: Callable[[], object],
+    prepare: Callable[[], object] = lambda: None,
+) -> None:
+    """Does the other thing while a thread waits for the device in the call."""
+    with standing_still() as go:
+        prepare()
+        before = simcuda.calls().get("cudaEventSynchronize", 0)
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        while simcuda.calls().get("cudaEventSynchronize", 0) == before:
+            assert thread.is_alive(), "the call did not wait for the device"
+        other()
+        assert thread.is_alive(), "the device stands still, yet the call has ended"
+        go.set()
+        thread.join()
+
+
+def check_hold() -> None:
+    host, other = numbers(1 << 18), paged_out(numbers(64))
+    tensor = paged_out(host)
+    storage = tensor.untyped_storage()
+    while_it_waits(
+        lambda: torch.ops.lms.hold(storage._cdata),
+        lambda: lms.is_resident(other),
+    )
+    assert_same(tensor, host)
+
+
+def check_two_threads_hold() -> None:
+    """The second one waits for the bytes too."""
+    host = numbers(1 << 18)
+    tensor = paged_out(host)
+    cdata = tensor.untyped_storage()._cdata
+    before = simcuda.calls().get("cudaEventSynchronize", 0)
+    second = threading.Thread(target=lambda: torch.ops.lms.hold(cdata), daemon=True)
+
+    def hold_too() -> None:
+        second.start()
+        while simcuda.calls().get("cudaEventSynchronize", 0) < before + 2:
+            assert second.is_alive(), "the bytes are not here, yet the call has ended"
+
+    while_it_waits(lambda: torch.ops.lms.hold(cdata), hold_too)
+    second.join()
+    assert_same(tensor, host)
+
+
+def check_release() -> None:
+    host, other = numbers(1 << 18), paged_out(numbers(64))
+    tensor = paged_out(host)
+    storage = tensor.untyped_storage()
+    while_it_waits(
+        lambda: torch.ops.lms.release(storage._cdata),
+        lambda: lms.is_resident(other),
+    )
+    assert_same(tensor, host)
+
+
+def check_emptying_the_cache() -> None:
+    host, other = numbers(1 << 18), paged_out(numbers(64))
+    tensor = host.cuda()
+    while_it_waits(
+        torch.cuda.empty_cache,
+        lambda: lms.is_resident(other),
+        prepare=torch.cuda.reclaim_inactive,
+    )
+    assert_same(tensor, host)
+
+
+def check_host_memory() -> None:
+    """It is for all devices: a wait for the copies of one leaves the others alone."""
+    lms.set_host_limit(8 * MIB)
+    try:
+        host = numbers(6 * MIB // 4)
+        tensor = paged_out(host)
+        with torch.cuda.device(1):
+            other = numbers(64).cuda()
+            other += 1
+        while_it_waits(
+            torch.cuda.reclaim_inactive,
+            lambda: lms.stats(1),
+            # It comes back, and needs other memory to leave again: that of its copy is being read.
+            prepare=lambda: tensor.add_(1),
+        )
+        assert_same(tensor, host + 1)
+    finally:
+        lms.set_host_limit(0)
+
+
+if __name__ == "__main__":
+    torch.cuda.set_enabled_lms(True)
+    main(globals())
