@@ -25,8 +25,34 @@ constexpr size_t kRoundLarge = size_t{2} << 20;
 
 thread_local CurrentRequest* current_request = nullptr;
 
+// Makes room for a request that finds none. Returns how, or kFreeList if there
+// is nothing to reclaim.
+AllocSource reclaim_for(
+    Device& device,
+    size_t bytes,
+    cudaStream_t stream,
+    bool may_wait) {
+  const Request wanted{
+      round_up(bytes, kMinBlockSize), reinterpret_cast<uintptr_t>(stream)};
+  if (const size_t count =
+          device.reclaim(wanted, Device::Scope::kWindow, may_wait)) {
+    return count == 1 ? AllocSource::kReclaimOne
+                      : AllocSource::kReclaimFragments;
+  }
+  // No window: free whole segments, which the allocator then gives back to the
+  // driver so that it can grow.
+  return device.reclaim(
+             {growth_for(bytes), wanted.stream},
+             Device::Scope::kSegments,
+             may_wait)
+      ? AllocSource::kReclaimFragments
+      : AllocSource::kFreeList;
+}
+
 // Runs inside the native allocator's malloc, its mutex held, when no cached
-// block fits. Returns true if it is worth looking again.
+// block fits: what was free before has been taken by another thread, or
+// is_room_needed has seen a gap that the allocator does not use. Returns true
+// if it is worth looking again.
 class ReclaimCallback final : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
@@ -42,23 +68,10 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
         Allocator::get().native().isHistoryEnabled()) {
       return false;
     }
-    const Request wanted{
-        round_up(request->bytes, kMinBlockSize),
-        reinterpret_cast<uintptr_t>(request->stream)};
-    if (const size_t count = device->reclaim(wanted, Device::Scope::kWindow)) {
-      request->source = count == 1 ? AllocSource::kReclaimOne
-                                   : AllocSource::kReclaimFragments;
-      return true;
-    }
-    // No window: free whole segments, which the allocator then gives back to
-    // the driver so that it can grow.
-    if (device->reclaim(
-            {growth_for(request->bytes), wanted.stream},
-            Device::Scope::kSegments)) {
-      request->source = AllocSource::kReclaimFragments;
-      return true;
-    }
-    return false;
+    const auto source = reclaim_for(
+        *device, request->bytes, request->stream, /*may_wait=*/false);
+    request->source = std::max(request->source, source);
+    return source != AllocSource::kFreeList;
   }
 };
 
@@ -183,8 +196,13 @@ void* Allocator::allocate_with_room(
   }
   const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
   const Request growth{growth_for(wanted.bytes), stream};
-  device.make_gap({round_up(wanted.bytes, kMinBlockSize), stream});
+  const Request request{round_up(wanted.bytes, kMinBlockSize), stream};
+  device.make_gap(request);
   auto source = AllocSource::kFreeList;
+  if (!is_capturing() && device.is_room_needed(request)) {
+    source =
+        reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true);
+  }
   auto retry = kRetries.begin();
   uint64_t generation = device.generation();
   while (true) {
@@ -202,7 +220,7 @@ void* Allocator::allocate_with_room(
     }
     bool reclaimed = false;
     while (!reclaimed && retry != kRetries.end()) {
-      reclaimed = device.reclaim(growth, retry->first) > 0;
+      reclaimed = device.reclaim(growth, retry->first, /*may_wait=*/true) > 0;
       source = retry->second;
       ++retry;
     }

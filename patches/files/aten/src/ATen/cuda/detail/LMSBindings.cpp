@@ -133,7 +133,7 @@ void release(const c10::Storage& storage) {
 
 void reclaim_inactive() {
   for (Device* device : Device::all()) {
-    device->reclaim({}, Device::Scope::kAll);
+    device->reclaim({}, Device::Scope::kAll, /*may_wait=*/true);
   }
 }
 

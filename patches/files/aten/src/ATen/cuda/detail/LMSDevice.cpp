@@ -237,7 +237,8 @@ void Device::release(c10::StorageImpl* storage) {
   }
 }
 
-// The copy by which the bytes of a pinned storage came; null if they never left.
+// The copy by which the bytes of a pinned storage came; null if they never
+// left.
 Event Device::arrival_of(const ManagedStorage* record) {
   Lock lock(*this);
   return record->arrival;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSHandover.h>
+#include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSLead.h>
 #include <ATen/cuda/detail/LMSLimit.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
@@ -127,7 +128,10 @@ class Device {
   // reclaimed. Never throws, since it is called from inside the allocator: a
   // storage whose copy fails stays resident, and the request ends in an
   // out-of-memory error that gives the reason.
-  size_t reclaim(const Request& wanted, Scope scope) noexcept;
+  // Only who holds no mutex may wait for host memory.
+  size_t reclaim(const Request& wanted, Scope scope, bool may_wait) noexcept;
+  // Whether something has to be reclaimed to serve the request.
+  bool is_room_needed(const Request& request);
   // Joins free ranges so that the request can be served, if other storages can
   // be moved aside for that. See Note [Moving storages aside].
   void make_gap(const Request& wanted) noexcept;
@@ -211,6 +215,18 @@ class Device {
     std::list<Leaving>::iterator self; // in leaving_
   };
 
+  // Pages to evict, where host memory may have to be waited for.
+  struct Eviction {
+    explicit Eviction(bool may_wait) : wait(may_wait) {}
+    void add(const std::vector<Page*>& victims);
+
+    std::vector<std::pair<Page*, uint64_t>> pages; // still to go; their ids
+    HostMemory::Wait wait; // for the first of them
+    bool keeps_memory = false; // in leaving_, until somebody needs it
+    bool has_failed = false; // for some of them
+    size_t count = 0; // of those that have gone
+  };
+
   explicit Device(c10::DeviceIndex index);
 
   // The rest is called with the mutex held, except where noted.
@@ -228,7 +244,7 @@ class Device {
       c10::StorageImpl* result,
       cudaStream_t stream,
       bool may_cross);
-  Pins follow_policy();
+  Pins follow_policy(Eviction& eviction, Freed& freed);
   ManagedStorage* adopt(
       c10::StorageImpl* storage,
       std::optional<cudaStream_t> stream = std::nullopt);
@@ -252,9 +268,9 @@ class Device {
   void attach_memory(ManagedStorage* storage, c10::DataPtr memory);
   c10::DataPtr detach_memory(ManagedStorage* storage);
   Handover::Events uses_of(const ManagedStorage* storage);
-  bool page_out(ManagedStorage* storage);
+  bool page_out(ManagedStorage* storage, HostMemory::Wait& wait);
   Event copy_out(ManagedStorage* storage, const HostPieces& host);
-  HostPieces host_memory(size_t bytes);
+  HostPieces host_memory(size_t bytes, HostMemory::Wait& wait);
   void free_host_copy(ManagedStorage* storage);
   // The bytes are about to be written, or host memory is short.
   void drop_host_copy(ManagedStorage* storage);
@@ -265,7 +281,9 @@ class Device {
   void take_over_loan(ManagedStorage* storage);
   void end_loan(uintptr_t address);
   void note_home(ManagedStorage* storage, const void* memory);
-  bool evict(Page* page, Freed& freed);
+  bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
+  void evict(Eviction& eviction, Freed& freed);
+  void finish(Eviction& eviction); // without the mutex
   bool is_crowded(const Request& request) const;
   bool has_room_for(const ManagedStorage& storage); // without the mutex
   bool may_grow(size_t bytes) const;
@@ -295,7 +313,7 @@ class Device {
   std::vector<Page*> all_evictable();
   void page_in(ManagedStorage* storage); // without the mutex
   bool page_in_ahead(ManagedStorage* storage); // without the mutex
-  bool make_room_ahead(ManagedStorage* storage, Freed& freed);
+  bool choose_ahead(ManagedStorage* storage, Eviction& eviction);
   void complete_page_in(ManagedStorage* storage, bool is_ahead); // without it
   void fetch_ahead(const Pins& ahead) noexcept; // without the mutex
   Event copy_into(

@@ -9,27 +9,29 @@
 
 namespace at::cuda::lms {
 
-// Memory for a host copy; empty if there is none. Before this process takes
-// more than its share, copies of resident bytes go: they only save a copy
-// later.
-HostPieces Device::host_memory(size_t bytes) {
+// Memory for a host copy; empty if a wait is needed or there is none. Before
+// this process takes more than its share, copies of resident bytes go: they
+// only save a copy later.
+HostPieces Device::host_memory(size_t bytes, HostMemory::Wait& wait) {
   using Claim = HostMemory::Claim;
   auto& pool = HostMemory::get();
-  HostPieces host = pool.allocate(bytes, index_, Claim::kShare);
+  HostPieces host = pool.allocate(bytes, index_, Claim::kShare, wait);
   size_t dropped = 0;
   for (ManagedStorage* record : records_) {
-    if (!host.empty()) {
+    if (!host.empty() || wait.is_needed()) {
       return host;
     }
     if (record->clean) {
       drop_host_copy(record);
       dropped += record->bytes;
       if (dropped >= bytes) {
-        host = pool.allocate(bytes, index_, Claim::kShare);
+        host = pool.allocate(bytes, index_, Claim::kShare, wait);
       }
     }
   }
-  return host.empty() ? pool.allocate(bytes, index_, Claim::kWhole) : host;
+  return host.empty() && !wait.is_needed()
+      ? pool.allocate(bytes, index_, Claim::kWhole, wait)
+      : host;
 }
 
 // Copies into it and out of it may still be running.

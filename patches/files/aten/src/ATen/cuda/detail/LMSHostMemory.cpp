@@ -31,27 +31,54 @@ HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
 HostPieces HostMemory::allocate(
     size_t bytes,
     c10::DeviceIndex device,
-    Claim claim) {
-  Lock lock(mutex_);
+    Claim claim,
+    Wait& wait) {
+  const Lock lock(mutex_);
   bytes = round_up(bytes, kAlignment);
   Pool& pool = pool_of(device);
   HostPieces pieces = take(pool, bytes);
   if (pieces.empty() && collect()) {
     pieces = take(pool, bytes);
   }
-  while (pieces.empty() && grow(pool, bytes, device, claim, lock)) {
+  while (pieces.empty() && grow(pool, bytes, device, claim, wait)) {
     pieces = take(pool, bytes);
   }
-  if (pieces.empty()) {
+  if (pieces.empty() && !wait.is_needed()) {
     pieces = take_anywhere(bytes);
   }
-  while (pieces.empty() && claim == Claim::kWhole && wait_for_a_copy(lock)) {
-    pieces = take_anywhere(bytes);
+  if (pieces.empty() && !wait.is_needed() && claim == Claim::kWhole) {
+    wait_for_a_copy(wait);
   }
   if (!pieces.empty()) {
     reserve_ahead(pool, bytes, device);
   }
   return pieces;
+}
+
+bool HostMemory::finish(Wait& wait) {
+  if (!wait.is_needed() || !wait.is_allowed_) {
+    return false;
+  }
+  Wait now = std::exchange(wait, Wait(/*is_allowed=*/true));
+  if (now.order_.valid()) {
+    now.order_.wait(); // there is no other memory to copy to
+  }
+  // What is being made cannot be stopped, and to unlock memory the driver may
+  // wait for the devices.
+  for (const HostSlabOrder& order : now.orders_) {
+    order.wait();
+  }
+  now.orders_.clear();
+  now.slabs_.clear();
+  if (now.bytes_ > 0) { // not before it is free
+    const Lock lock(mutex_);
+    ledger_.give_back(now.bytes_);
+  }
+  if (now.copy_ && cudaEventSynchronize(now.copy_.get()) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return true;
 }
 
 void HostMemory::free(HostPieces pieces, Event ready) {
@@ -67,12 +94,16 @@ void HostMemory::free(HostPieces pieces, Event ready) {
 }
 
 void HostMemory::set_limit(size_t bytes) {
-  Lock lock(mutex_);
-  limit_ = bytes;
-  if (!ledger_.has_room(0, limit_locked(), Claim::kWhole) &&
-      !Settings::get().is_forked_child()) {
-    give_up_unused(lock);
+  Wait wait(/*is_allowed=*/true);
+  {
+    const Lock lock(mutex_);
+    limit_ = bytes;
+    if (!ledger_.has_room(0, limit_locked(), Claim::kWhole) &&
+        !Settings::get().is_forked_child()) {
+      give_up_unused(wait);
+    }
   }
+  (void)finish(wait);
 }
 
 HostMemory::Stats HostMemory::stats() {
@@ -105,11 +136,19 @@ void HostMemory::trim() {
   if (Settings::get().is_forked_child()) {
     return; // it is the parent's memory
   }
-  Lock lock(mutex_);
   // Waits for copies so that their memory can be given back as well.
-  while (wait_for_a_copy(lock)) {
+  Wait copies(/*is_allowed=*/true);
+  do {
+    const Lock lock(mutex_);
+    collect();
+    wait_for_a_copy(copies);
+  } while (finish(copies));
+  Wait unused(/*is_allowed=*/true);
+  {
+    const Lock lock(mutex_);
+    give_up_unused(unused);
   }
-  give_up_unused(lock);
+  (void)finish(unused);
 }
 
 bool HostMemory::is_shared() {
@@ -173,26 +212,27 @@ HostPieces HostMemory::take_anywhere(size_t bytes) {
 }
 
 // Adds the slab that is on order, or else one with room for `bytes`. False if
-// the limit forbids it or the host has no memory.
+// it has to be waited for, the limit forbids it or the host has no memory.
 bool HostMemory::grow(
     Pool& pool,
     size_t bytes,
     c10::DeviceIndex device,
     Claim claim,
-    Lock& lock) {
+    Wait& wait) {
   const bool is_too_small = pool.order.valid() && pool.ordered < bytes;
   if (is_too_small && !ledger_.has_room(bytes, limit_locked(), claim)) {
-    give_up_unused(lock); // for what is needed now
-  }
-  if (!pool.order.valid() && !order(pool, bytes, device, claim, lock)) {
+    give_up_unused(wait); // for what is needed now
     return false;
   }
-  const HostSlabOrder order = pool.order;
-  lock.unlock();
-  order.wait(); // the host has to: there is no other memory to copy to
-  lock.lock();
-  // If another thread was faster it has received the slab for both.
-  return !is_ready(pool.order) || receive_order(pool);
+  if (!pool.order.valid() && !order(pool, bytes, device, claim, wait)) {
+    return false;
+  }
+  if (!is_ready(pool.order)) {
+    wait.order_ = pool.order;
+    wait.is_needed_ = true;
+    return false;
+  }
+  return receive_order(pool);
 }
 
 bool HostMemory::order(
@@ -200,7 +240,7 @@ bool HostMemory::order(
     size_t bytes,
     c10::DeviceIndex device,
     Claim claim,
-    Lock& lock) {
+    Wait& wait) {
   const size_t limit = limit_locked();
   bytes = round_up(bytes, kPage);
   if (is_stopped_) {
@@ -212,15 +252,8 @@ bool HostMemory::order(
       return true;
     }
   }
-  give_up_unused(lock);
-  if (pool.order.valid()) {
-    return true; // by another thread meanwhile
-  }
-  if (is_stopped_ || !ledger_.take(bytes, limit, claim)) {
-    return false;
-  }
-  place_order(pool, bytes, device);
-  return true;
+  give_up_unused(wait);
+  return false;
 }
 
 // Orders the next slab if there is no room for another such request.
@@ -268,38 +301,27 @@ bool HostMemory::receive_order(Pool& pool) {
   return true;
 }
 
-// Gives back slabs that hold nothing and what is on order. The host waits,
-// without the mutex: what is being made cannot be stopped, and to unlock memory
-// the driver may wait for the devices.
-void HostMemory::give_up_unused(Lock& lock) {
-  std::vector<HostSlabOrder> orders;
-  std::vector<std::shared_ptr<HostSlab>> unused;
-  size_t bytes = 0;
+// Gives back slabs that hold nothing and what is on order.
+void HostMemory::give_up_unused(Wait& wait) {
+  if (!wait.is_allowed_) {
+    return;
+  }
   for (auto& [key, pool] : pools_) {
     if (pool.order.valid()) {
-      orders.push_back(std::exchange(pool.order, {}));
-      bytes += pool.ordered;
+      wait.orders_.push_back(std::exchange(pool.order, {}));
+      wait.bytes_ += pool.ordered;
     }
   }
   for (auto it = slabs_.begin(); it != slabs_.end();) {
     if (it->second.pool->free.remove_slab(it->first)) {
-      bytes += it->second.bytes;
-      unused.push_back(std::move(it->second.memory));
+      wait.bytes_ += it->second.bytes;
+      wait.slabs_.push_back(std::move(it->second.memory));
       it = slabs_.erase(it);
     } else {
       ++it;
     }
   }
-  lock.unlock();
-  for (const HostSlabOrder& order : orders) {
-    order.wait();
-  }
-  orders.clear();
-  unused.clear();
-  lock.lock();
-  if (bytes > 0) { // not before it is free
-    ledger_.give_back(bytes);
-  }
+  wait.is_needed_ = wait.bytes_ > 0;
 }
 
 // Returns what no copy reads any more to the free memory. False if there was
@@ -318,24 +340,13 @@ bool HostMemory::collect() {
   return any;
 }
 
-// False if there is nothing to wait for, or the wait failed: the error shows at
-// the copy's consumer, and the memory must then stay unused.
-bool HostMemory::wait_for_a_copy(Lock& lock) {
-  if (leaving_.empty()) {
-    return false;
+// No memory is left that is not being copied from: the oldest copy is likely to
+// be the first to end.
+void HostMemory::wait_for_a_copy(Wait& wait) {
+  if (!leaving_.empty()) {
+    wait.copy_ = leaving_.front().ready;
+    wait.is_needed_ = true;
   }
-  // The host waits because no memory is left that is not being copied from; the
-  // oldest copy is likely to be the first to end. Without the mutex: what the
-  // copy waits for may need another thread, which may need this memory.
-  const Event oldest = leaving_.front().ready;
-  lock.unlock();
-  const bool has_ended = cudaEventSynchronize(oldest.get()) == cudaSuccess;
-  if (!has_ended) {
-    (void)cudaGetLastError();
-  }
-  lock.lock();
-  collect(); // unless another thread has
-  return has_ended;
 }
 
 void HostMemory::give_back(const HostPieces& pieces) {
@@ -351,12 +362,18 @@ void HostMemory::stop() {
   if (Settings::get().is_forked_child()) {
     return; // the thread is the parent's
   }
-  const Lock lock(mutex_);
-  is_stopped_ = true;
-  for (const auto& [key, pool] : pools_) {
-    if (pool.order.valid()) {
-      pool.order.wait();
+  std::vector<HostSlabOrder> orders;
+  {
+    const Lock lock(mutex_);
+    is_stopped_ = true;
+    for (const auto& [key, pool] : pools_) {
+      if (pool.order.valid()) {
+        orders.push_back(pool.order);
+      }
     }
+  }
+  for (const HostSlabOrder& order : orders) {
+    order.wait();
   }
 }
 

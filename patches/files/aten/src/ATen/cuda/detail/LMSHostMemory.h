@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace at::cuda::lms {
 
@@ -19,7 +20,7 @@ namespace at::cuda::lms {
 // Page-locking is slower than the copies into the memory, so slabs are made by
 // a thread in the background, and the next one is ordered when there is no room
 // for a request as large as it will be. Whoever needs memory that is still
-// being made waits for it, without the mutex.
+// being made waits for it, without any mutex (HostMemory::Wait).
 //
 // A slab counts as taken when it is ordered, and joins the free memory when a
 // request finds no room without it, not when it is ready. So which requests are
@@ -62,10 +63,43 @@ class HostMemory {
 
   using Claim = HostLedger::Claim;
 
-  // Empty when what is claimed of the limit, or the host's memory, is spent;
-  // with Claim::kWhole only when waiting for copies out of freed memory does
-  // not help either. More than `bytes` by less than kAlignment.
-  HostPieces allocate(size_t bytes, c10::DeviceIndex device, Claim claim);
+  // What has to happen before a request can be served. Page-locking takes
+  // locks of the driver for its whole time, and a copy may wait for what
+  // another thread has yet to launch; so whoever holds a mutex waits later, or
+  // not.
+  class Wait {
+   public:
+    explicit Wait(bool is_allowed) : is_allowed_(is_allowed) {}
+    bool is_needed() const {
+      return is_needed_;
+    }
+
+   private:
+    friend class HostMemory;
+    bool is_allowed_;
+    bool is_needed_ = false;
+    HostSlabOrder order_; // is ready
+    Event copy_; // out of freed memory: has ended
+    // Given up, and free then; `bytes_` of the ledger in all.
+    std::vector<HostSlabOrder> orders_;
+    std::vector<std::shared_ptr<HostSlab>> slabs_;
+    size_t bytes_ = 0;
+  };
+
+  // Empty when a wait is needed, or what is claimed of the limit, or the host's
+  // memory, is spent; with Claim::kWhole only when waiting for copies out of
+  // freed memory does not help either. More than `bytes` by less than
+  // kAlignment.
+  HostPieces allocate(
+      size_t bytes,
+      c10::DeviceIndex device,
+      Claim claim,
+      Wait& wait);
+
+  // Waits on the host, if that is allowed and needed; the request can then be
+  // made again. The caller holds no mutex. False if there was no wait or it
+  // failed: the error shows at the copy's consumer.
+  bool finish(Wait& wait);
 
   // Takes the memory back once `ready` has happened on the device: the copy
   // that reads it is then done. A null event means now.
@@ -114,19 +148,19 @@ class HostMemory {
       size_t bytes,
       c10::DeviceIndex device,
       Claim claim,
-      Lock& lock);
+      Wait& wait);
   bool order(
       Pool& pool,
       size_t bytes,
       c10::DeviceIndex device,
       Claim claim,
-      Lock& lock);
+      Wait& wait);
   void reserve_ahead(Pool& pool, size_t bytes, c10::DeviceIndex device);
   void place_order(Pool& pool, size_t bytes, c10::DeviceIndex device);
   bool receive_order(Pool& pool);
-  void give_up_unused(Lock& lock);
+  void give_up_unused(Wait& wait);
   bool collect();
-  bool wait_for_a_copy(Lock& lock);
+  void wait_for_a_copy(Wait& wait);
   void give_back(const HostPieces& pieces);
   size_t limit_locked();
   size_t next_slab(size_t bytes) const;

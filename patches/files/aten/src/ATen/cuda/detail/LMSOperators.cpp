@@ -116,7 +116,7 @@ class OperatorScope {
     }
     if (Settings::get().chaos()) {
       for (auto& [device, pins] : used) {
-        device->reclaim({}, Device::Scope::kAll);
+        device->reclaim({}, Device::Scope::kAll, /*may_wait=*/true);
       }
     }
   }

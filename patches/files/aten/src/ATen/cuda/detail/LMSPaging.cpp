@@ -39,12 +39,15 @@ c10::DataPtr Device::detach_memory(ManagedStorage* record) {
 }
 
 // Leaves the bytes on the host; the memory joins leaving_. Returns false, with
-// the storage as it was, if they cannot leave.
-bool Device::page_out(ManagedStorage* record) {
+// the storage as it was, if a wait is needed or they cannot leave.
+bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
   const bool is_clean = !record->host.empty();
   HostPieces host;
   if (!is_clean) {
-    host = host_memory(record->bytes);
+    host = host_memory(record->bytes, wait);
+    if (wait.is_needed()) {
+      return false;
+    }
     if (host.empty()) {
       last_failure_ = "host memory for paged-out storages is spent";
       return false;
@@ -144,35 +147,43 @@ void Device::page_in(ManagedStorage* record) {
 // storage is pinned. False if there is no room.
 bool Device::page_in_ahead(ManagedStorage* record) {
   make_gap(request_for(*record));
-  Freed freed(*this);
+  const auto is_wanted = [record] {
+    return !record->dead && record->state == ManagedStorage::State::kPagedOut;
+  };
+  Eviction eviction(/*may_wait=*/true);
+  {
+    Freed freed(*this);
+    Lock lock(*this);
+    if (is_wanted() && !choose_ahead(record, eviction)) {
+      return false;
+    }
+    evict(eviction, freed);
+  }
+  finish(eviction);
+  if (eviction.has_failed) {
+    return false;
+  }
   {
     Lock lock(*this);
-    if (record->dead || record->state != ManagedStorage::State::kPagedOut) {
+    if (!is_wanted()) {
       return true; // nothing to be done
-    }
-    if (!make_room_ahead(record, freed)) {
-      return false;
     }
     record->state = ManagedStorage::State::kArriving;
   }
-  freed.let_go();
   complete_page_in(record, /*is_ahead=*/true);
   return true;
 }
 
-bool Device::make_room_ahead(ManagedStorage* record, Freed& freed) {
+// What has to leave for it. False if there is no room.
+bool Device::choose_ahead(ManagedStorage* record, Eviction& eviction) {
   Request request = request_for(*record);
   request.ahead = record;
   note_progress(request);
   if (!is_crowded(request)) {
     return true;
   }
-  const auto victims = policy_->choose_window(layout_, request);
-  bool all = !victims.empty();
-  for (Page* page : victims) {
-    all = evict(page, freed) && all;
-  }
-  return all;
+  eviction.add(policy_->choose_window(layout_, request));
+  return !eviction.pages.empty();
 }
 
 // The storage is kArriving.

@@ -132,6 +132,7 @@ void Device::leave(
   const bool may_cross = !results.empty() && makes_gradients();
   Freed freed(*this);
   Pins ahead;
+  Eviction eviction(/*may_wait=*/true);
   Event overtaken;
   bool is_look_due = false;
   {
@@ -160,11 +161,12 @@ void Device::leave(
       trace->add_operator(operator_, span);
     }
     if (!is_capturing()) {
-      ahead = follow_policy();
+      ahead = follow_policy(eviction, freed);
       overtaken = end_to_wait_for(stream);
     }
   }
   freed.let_go();
+  finish(eviction);
   if (!ahead.empty()) {
     fetch_ahead(ahead);
   }
@@ -210,16 +212,14 @@ void Device::adopt_existing(c10::StorageImpl* storage) {
 
 // Tells the policy of operator_, starts the evictions that it wants, and pins
 // what it wants to be fetched.
-Pins Device::follow_policy() {
+Pins Device::follow_policy(Eviction& eviction, Freed& freed) {
   Pins ahead;
   actions_.evict.clear();
   actions_.fetch.clear();
   policy_->on_operator(operator_, actions_);
-  for (Page* page : actions_.evict) {
-    if (page->evictable) {
-      page_out(static_cast<ManagedStorage*>(page));
-    }
-  }
+  eviction.keeps_memory = true; // until somebody needs it
+  eviction.add(actions_.evict);
+  evict(eviction, freed);
   if (!actions_.fetch.empty()) {
     note_arrivals();
   }

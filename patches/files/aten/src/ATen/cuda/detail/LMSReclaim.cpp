@@ -2,9 +2,12 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSHostMemory.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <unordered_set>
 #include <utility>
 
 // How device memory gets free: what leaves it, and how the memory goes back to
@@ -67,12 +70,13 @@ void Device::free_while_used(ManagedStorage* record, Freed& freed) {
   handover_.put(address, bytes, not_happened(uses));
 }
 
-// Gives up the page's memory, at once. False if its bytes cannot leave.
-bool Device::evict(Page* page, Freed& freed) {
+// Gives up the page's memory, at once. False if a wait is needed or its bytes
+// cannot leave.
+bool Device::evict(Page* page, HostMemory::Wait& wait, Freed& freed) {
   auto leaving = leaving_.end();
   if (page->id == 0) {
     leaving = static_cast<Leaving*>(page)->self;
-  } else if (page_out(static_cast<ManagedStorage*>(page))) {
+  } else if (page_out(static_cast<ManagedStorage*>(page), wait)) {
     --leaving;
   } else {
     return false;
@@ -80,6 +84,59 @@ bool Device::evict(Page* page, Freed& freed) {
   hand_over(*leaving, freed);
   leaving_.erase(leaving);
   return true;
+}
+
+void Device::Eviction::add(const std::vector<Page*>& victims) {
+  // What is being left first: nothing keeps it alive through a wait.
+  for (const bool is_leaving : {true, false}) {
+    for (Page* page : victims) {
+      if ((page->id == 0) == is_leaving) {
+        pages.emplace_back(page, page->id);
+      }
+    }
+  }
+}
+
+// Evicts the pages, in order, until a wait is needed.
+void Device::evict(Eviction& eviction, Freed& freed) {
+  auto& pages = eviction.pages;
+  size_t done = 0;
+  for (; done < pages.size(); ++done) {
+    Page* page = pages[done].first;
+    if (!page->evictable) {
+      continue; // it was, before the wait
+    }
+    const bool has_left = eviction.keeps_memory
+        ? page_out(static_cast<ManagedStorage*>(page), eviction.wait)
+        : evict(page, eviction.wait, freed);
+    if (eviction.wait.is_needed()) {
+      break;
+    }
+    eviction.count += has_left ? 1 : 0;
+    eviction.has_failed = eviction.has_failed || !has_left;
+  }
+  pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+// Waits and goes on until all have left that can. The same pages leave as
+// without a wait, so that it does not matter how long page-locking takes.
+void Device::finish(Eviction& eviction) {
+  while (HostMemory::get().finish(eviction.wait)) {
+    Freed freed(*this);
+    Lock lock(*this);
+    std::unordered_set<uint64_t> alive;
+    for (const ManagedStorage* record : records_) {
+      alive.insert(record->id);
+    }
+    const auto is_gone = [&alive](const std::pair<Page*, uint64_t>& entry) {
+      return alive.count(entry.second) == 0;
+    };
+    auto& pages = eviction.pages;
+    pages.erase(
+        std::remove_if(pages.begin(), pages.end(), is_gone), pages.end());
+    evict(eviction, freed);
+  }
+  eviction.has_failed = eviction.has_failed || !eviction.pages.empty();
 }
 
 void Device::note_arrivals() {
@@ -134,30 +191,45 @@ std::vector<Page*> Device::all_evictable() {
   return pages;
 }
 
-size_t Device::reclaim(const Request& wanted, Scope scope) noexcept {
+size_t Device::reclaim(
+    const Request& wanted,
+    Scope scope,
+    bool may_wait) noexcept {
   if (is_capturing()) {
     return 0;
   }
-  Freed freed(*this);
-  size_t count = 0;
+  Eviction eviction(may_wait);
   try {
-    Lock lock(*this);
-    Request request = wanted;
-    note_progress(request);
-    const auto victims = scope == Scope::kWindow
-        ? policy_->choose_window(layout_, request)
-        : scope == Scope::kSegments
-        ? policy_->choose_segments(layout_, request.bytes)
-        : all_evictable();
-    is_short_ = is_short_ || (scope == Scope::kWindow && !victims.empty());
-    for (Page* page : victims) {
-      count += evict(page, freed) ? 1 : 0;
+    {
+      Freed freed(*this);
+      Lock lock(*this);
+      Request request = wanted;
+      note_progress(request);
+      const auto victims = scope == Scope::kWindow
+          ? policy_->choose_window(layout_, request)
+          : scope == Scope::kSegments
+          ? policy_->choose_segments(layout_, request.bytes)
+          : all_evictable();
+      is_short_ = is_short_ || (scope == Scope::kWindow && !victims.empty());
+      eviction.add(victims);
+      evict(eviction, freed);
     }
+    finish(eviction);
   } catch (const std::exception& error) {
     // No memory even for the lists of victims: what has left has left.
     TORCH_WARN_ONCE("LMS could not reclaim memory: ", error.what());
   }
-  return count;
+  return eviction.count;
+}
+
+bool Device::is_room_needed(const Request& request) {
+  {
+    Lock lock(*this);
+    if (layout_.has_gap(request.bytes, request.stream)) {
+      return false;
+    }
+  }
+  return must_reclaim(request.bytes);
 }
 
 bool Device::must_reclaim(size_t bytes) {
@@ -202,7 +274,7 @@ void Device::make_room_for_pool() {
 
 // Pages out and gives the memory back to the driver.
 void Device::shrink(const Request& wanted, Scope scope) {
-  reclaim(wanted, scope);
+  reclaim(wanted, scope, /*may_wait=*/true);
   settle();
   empty_cache(Allocator::get().native());
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -55,9 +56,10 @@ void Device::make_gap(const Request& wanted) noexcept {
         return;
       }
       clearing = cheapest_clearing(layout_, request, &clearing_hand_);
+      HostMemory::Wait unneeded(/*is_allowed=*/false);
       for (Page* page : clearing.pages) {
         if (page->id == 0) {
-          evict(page, freed);
+          evict(page, unneeded, freed); // its bytes have left
           continue;
         }
         auto* record = static_cast<ManagedStorage*>(page);
