@@ -13,6 +13,22 @@ def test_out_of_memory(device: Device, subtests: pytest.Subtests, kernels: str) 
     checked.expect_passed(results, subtests)
 
 
+MODES = {
+    "on": {},
+    "chaos": {"PYTORCH_LMS": "chaos"},
+    "original": {"PYTORCH_LMS_CONF": "policy:original"},
+    "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_fits_runs(device: Device, subtests: pytest.Subtests, mode: str) -> None:
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    results = checked.run(device, "gathering", capacity="2G", env=MODES[mode])
+    checked.expect_passed(results, subtests)
+
+
 @pytest.mark.parametrize("kernels", ["inline", "async"])
 def test_storms(device: Device, kernels: str) -> None:
     """Limits change while threads run out of memory: none waits for ever, nothing is lost."""

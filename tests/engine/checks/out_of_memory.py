@@ -14,6 +14,7 @@ def assert_explains(message: str) -> None:
     for words in (
         "Tried to allocate", "limit 64.00 MiB", "pinned", "reclaimable", "on the host",
         "smaller batch", "set_limit_lms", "set_host_limit", "data_ptr()",
+        "in pieces of at most", "reclaim_inactive()",
     ):  # fmt: skip
         assert words in message, f"{words!r} is not in: {message}"
 

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 
+#include <ATen/cuda/detail/LMSAttempt.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -280,6 +281,7 @@ void* Allocator::allocate_for_operator(
     free(ptr);
     throw;
   }
+  note_step();
   return ptr;
 }
 

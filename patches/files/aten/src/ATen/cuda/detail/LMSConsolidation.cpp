@@ -30,6 +30,7 @@ namespace {
 
 // Segments of small storages have this size, others are a multiple of it.
 constexpr size_t kUnit = size_t{2} << 20; // bytes
+constexpr size_t kTightPart = 64; // of the limit, see Gather
 constexpr int kAttempts = 4; // to take memory as one segment
 
 } // namespace
@@ -114,6 +115,43 @@ void Device::note_one_segment(size_t bytes, size_t small) {
 void Device::note_lost_segment(uintptr_t address) {
   if (address == one_segment_) {
     forget_one_segment();
+  }
+}
+
+void Device::gather(cudaStream_t stream, Gather how) {
+  if (is_capturing() || Allocator::get().routes_to_pools()) {
+    return;
+  }
+  if (has_expandable_segments() || !can_split_all_blocks()) {
+    shrink({}, Scope::kAll); // these do not need to be taken as one
+  } else if (how == Gather::kRoomy) {
+    take_one_segment(stream);
+  } else {
+    take_tight_segment(stream);
+  }
+}
+
+bool Device::has_expandable_segments() {
+  Lock lock(*this);
+  const auto& segments = layout_.segments();
+  return std::any_of(segments.begin(), segments.end(), [](const auto& entry) {
+    return entry.second.is_expandable;
+  });
+}
+
+// For one operator: it does not count as the one segment, so that all of the
+// memory is taken anew when it next runs short.
+void Device::take_tight_segment(cudaStream_t stream) {
+  shrink({}, Scope::kAll);
+  size_t bytes = 0;
+  {
+    Lock lock(*this);
+    const size_t small = std::max(kUnit, limit_ / kTightPart / kUnit * kUnit);
+    const size_t kept = layout_.reserved() + small;
+    bytes = (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
+  }
+  if (bytes > 0) {
+    Allocator::get().take_segment(index_, bytes, stream);
   }
 }
 

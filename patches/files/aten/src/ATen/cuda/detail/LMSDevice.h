@@ -156,6 +156,14 @@ class Device {
   // allocator gives no cached segment back, so it is done before if there is no
   // room for another one.
   void make_room_for_pool();
+  enum class Gather {
+    kRoomy, // leaves as much for small storages as programs usually need
+    kTight, // leaves 1/64 of the limit for them
+  };
+  // Pages out everything that can leave and makes one free piece of the memory
+  // in which work on the stream gets its results. See Note [Gathering an
+  // operator's storages].
+  void gather(cudaStream_t stream, Gather how);
   // Waits on the host until no copy reads from device memory that LMS gave up,
   // so that the memory can go back to the driver.
   void settle();
@@ -306,6 +314,8 @@ class Device {
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
   void consolidate(cudaStream_t stream) noexcept; // without the mutex
   void take_one_segment(cudaStream_t stream); // without the mutex
+  void take_tight_segment(cudaStream_t stream); // without the mutex
+  bool has_expandable_segments(); // without the mutex
   size_t size_of_one_segment(size_t small); // without the mutex
   void note_one_segment(size_t bytes, size_t small); // without the mutex
   void note_lost_segment(uintptr_t address);

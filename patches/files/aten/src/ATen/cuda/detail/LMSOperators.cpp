@@ -1,10 +1,12 @@
 #include <ATen/cuda/detail/LMSOperators.h>
 
 #include <ATen/core/dispatch/OperatorEntry.h>
+#include <ATen/cuda/detail/LMSAttempt.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
 #include <atomic>
@@ -144,7 +146,42 @@ c10::DispatchKeySet keys_after(c10::DispatchKeySet keys, DispatchKey key) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
 }
 
-// Redispatches to `below`.
+void run_once(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet below,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  OperatorScope scope(
+      schema, below, torch::jit::last(*stack, schema.arguments().size()));
+  {
+    AdoptionPause inside;
+    op.redispatchBoxed(below, stack);
+  }
+  if (!is_adoption_paused()) {
+    scope.adopt(torch::jit::last(*stack, schema.returns().size()));
+  } else {
+    note_step();
+  }
+}
+
+// Makes one piece of the free memory of every device that the operator's
+// arguments are on, and of the current one.
+void gather_for(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> arguments,
+    Device::Gather how) {
+  TouchedList touched = touched_by_arguments(schema, arguments);
+  (void)take_device(touched, c10::cuda::current_device());
+  Device::get(c10::cuda::current_device())
+      .gather(current_stream(c10::cuda::current_device()), how);
+  while (!touched.empty()) {
+    const auto index = touched.front().device;
+    (void)take_device(touched, index);
+    Device::get(index).gather(current_stream(index), how);
+  }
+}
+
+// Redispatches to `below`. See Note [Gathering an operator's storages].
 void run_pinned(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet below,
@@ -158,16 +195,23 @@ void run_pinned(
     intercept_operators();
   }
   look_after_collectives();
-  const auto& schema = op.schema();
-  OperatorScope scope(
-      schema, below, torch::jit::last(*stack, schema.arguments().size()));
-  {
-    AdoptionPause inside;
-    op.redispatchBoxed(below, stack);
+  if (is_adoption_paused()) { // inside an operator, which may run again
+    run_once(op, below, stack);
+    return;
   }
-  if (!is_adoption_paused()) {
-    scope.adopt(torch::jit::last(*stack, schema.returns().size()));
+  const Attempt attempt(op, *stack);
+  for (const auto how : {Device::Gather::kRoomy, Device::Gather::kTight}) {
+    try {
+      run_once(op, below, stack);
+      return;
+    } catch (const c10::OutOfMemoryError&) {
+      if (!attempt.may_run_again()) {
+        throw;
+      }
+    }
+    gather_for(op.schema(), attempt.restore(), how);
   }
+  run_once(op, below, stack);
 }
 
 // A lazy clone shares the bytes of its original until one of them is written.

@@ -37,17 +37,25 @@ Pins Device::enter(
   if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
     set_uses_several_streams();
   }
+  bool is_gathered = false;
   for (int attempt = 1;; ++attempt) {
+    bool is_alone = false;
     try {
       return try_enter(accesses, stream, adopt_new);
     } catch (const c10::OutOfMemoryError&) {
       // Two threads may each hold what the other one needs. This one's pins are
       // given back by now, so the other can go on, and it may try again then.
-      if (attempt == kAttempts || !others_hold_pins()) {
+      is_alone = attempt >= kAttempts || !others_hold_pins();
+      if (is_alone && is_gathered) {
         throw;
       }
     }
-    wait_for_others(generation());
+    if (is_alone) {
+      gather(stream, Gather::kTight);
+      is_gathered = true;
+    } else {
+      wait_for_others(generation());
+    }
   }
 }
 

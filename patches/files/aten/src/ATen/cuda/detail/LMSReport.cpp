@@ -79,6 +79,9 @@ std::string Device::describe_memory() {
       << format_size(held) << " of it by addresses), "
       << format_size(reclaimable) << " reclaimable, "
       << format_size(blocks - managed_blocks) << " not managed, "
+      << format_size(layout_.reserved() - layout_.allocated())
+      << " free in pieces of at most " << format_size(layout_.largest_gap())
+      << ", "
       << format_size(static_cast<size_t>(stats_.paged_out_bytes.current))
       << " on the host (" << format_size(host.used) << " of "
       << format_size(host.limit) << " used, " << format_size(host.others)
@@ -90,7 +93,8 @@ std::string Device::describe_memory() {
          "smaller batch or split the operator, raise the limit with "
          "torch.cuda.set_limit_lms, give LMS more host memory with "
          "torch.cuda.lms.set_host_limit, or drop tensors whose data_ptr() "
-         "was taken.";
+         "was taken. Where the pieces are too small, call "
+         "torch.cuda.reclaim_inactive() before the operator: it joins them.";
   return out.str();
 }
 

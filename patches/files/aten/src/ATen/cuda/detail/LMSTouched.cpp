@@ -51,8 +51,8 @@ void gather(const IValue& value, bool writes, TouchedList& out) {
   }
 }
 
-// What the schema says about writes can be relied on for PyTorch's own
-// operators, but for a few older ones that update an argument silently.
+} // namespace
+
 bool declares_writes(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
   const auto is_from = [&](const char* space) {
@@ -69,8 +69,6 @@ bool declares_writes(const c10::FunctionSchema& schema) {
   }
   return true;
 }
-
-} // namespace
 
 TouchedList touched_by_arguments(
     const c10::FunctionSchema& schema,

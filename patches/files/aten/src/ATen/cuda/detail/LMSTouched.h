@@ -16,6 +16,10 @@ struct Touched {
 };
 using TouchedList = c10::SmallVector<Touched, 8>;
 
+// What the schema says about writes can be relied on for PyTorch's own
+// operators, but for a few older ones that update an argument silently.
+bool declares_writes(const c10::FunctionSchema& schema);
+
 TouchedList touched_by_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments);
