@@ -2,6 +2,8 @@
 
 # ruff: noqa: F821 - it takes names that a lambda reads and that are deleted later for undefined
 
+import threading
+
 import torch
 from harness import assert_same, is_held, lms, main, numbers, page_out, raises
 from torch import nn
@@ -67,6 +69,34 @@ def check_three_arguments_that_do_not_fit() -> None:
     )
     for tensor in tensors:
         assert_same(tensor, numbers(6 * MIB))
+    del tensors, tensor
+    witnesses.check()
+
+
+def check_while_another_thread_is_at_work() -> None:
+    """What it gives back is no reason to hope for ever."""
+    witnesses = Witnesses()
+    tensors = [numbers(2 * MIB).cuda() for _ in range(6)]
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            for tensor in tensors:
+                tensor += 1
+                tensor -= 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(2):
+            assert_explains(
+                raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
+            )
+    finally:
+        is_over.set()
+        thread.join()
+    for tensor in tensors:
+        assert_same(tensor, numbers(2 * MIB))
     del tensors, tensor
     witnesses.check()
 

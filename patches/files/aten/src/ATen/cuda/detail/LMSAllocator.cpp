@@ -36,18 +36,16 @@ AllocSource reclaim_for(
   const Request wanted{
       round_up(bytes, kMinBlockSize), reinterpret_cast<uintptr_t>(stream)};
   if (const size_t count =
-          device.reclaim(wanted, Device::Scope::kWindow, may_wait)) {
+          device.reclaim(wanted, Device::Scope::kWindow, may_wait).count) {
     return count == 1 ? AllocSource::kReclaimOne
                       : AllocSource::kReclaimFragments;
   }
   // No window: free whole segments, which the allocator then gives back to the
   // driver so that it can grow.
-  return device.reclaim(
-             {growth_for(bytes), wanted.stream},
-             Device::Scope::kSegments,
-             may_wait)
-      ? AllocSource::kReclaimFragments
-      : AllocSource::kFreeList;
+  const auto segments = device.reclaim(
+      {growth_for(bytes), wanted.stream}, Device::Scope::kSegments, may_wait);
+  return segments.count > 0 ? AllocSource::kReclaimFragments
+                            : AllocSource::kFreeList;
 }
 
 // Runs inside the native allocator's malloc, its mutex held, when no cached
@@ -206,6 +204,8 @@ void* Allocator::allocate_with_room(
   }
   auto retry = kRetries.begin();
   uint64_t generation = device.generation();
+  const auto give_up = Device::time_to_give_up();
+  size_t freed = 0; // bytes, for this request
   while (true) {
     std::string error;
     try {
@@ -221,7 +221,9 @@ void* Allocator::allocate_with_room(
     }
     bool reclaimed = false;
     while (!reclaimed && retry != kRetries.end()) {
-      reclaimed = device.reclaim(growth, retry->first, /*may_wait=*/true) > 0;
+      const auto got = device.reclaim(growth, retry->first, /*may_wait=*/true);
+      reclaimed = got.count > 0;
+      freed += got.bytes;
       source = retry->second;
       ++retry;
     }
@@ -230,7 +232,10 @@ void* Allocator::allocate_with_room(
         return lent;
       }
     }
-    if (!reclaimed && device.wait_for_others(generation)) {
+    // As long as others give back what they use there is something to reclaim.
+    // Once it was all of the device, more of it will not help.
+    if (!reclaimed && freed <= device.limit() &&
+        device.wait_for_others(generation, give_up)) {
       reclaimed = true;
       retry = kRetries.begin();
       generation = device.generation();

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -124,12 +125,15 @@ class Device {
   // --- reclaiming ---
 
   enum class Scope { kWindow, kSegments, kAll };
-  // Pages out so that a request can be served. Returns how many storages it
-  // reclaimed. Never throws, since it is called from inside the allocator: a
-  // storage whose copy fails stays resident, and the request ends in an
-  // out-of-memory error that gives the reason.
-  // Only who holds no mutex may wait for host memory.
-  size_t reclaim(const Request& wanted, Scope scope, bool may_wait) noexcept;
+  struct Reclaimed {
+    size_t count = 0; // storages, and memory that others had left
+    size_t bytes = 0; // that are free now
+  };
+  // Pages out so that a request can be served. Never throws, since it is called
+  // from inside the allocator: a storage whose copy fails stays resident, and
+  // the request ends in an out-of-memory error that gives the reason. Only who
+  // holds no mutex may wait for host memory.
+  Reclaimed reclaim(const Request& wanted, Scope scope, bool may_wait) noexcept;
   // Whether something has to be reclaimed to serve the request.
   bool is_room_needed(const Request& request);
   // Joins free ranges so that the request can be served, if other storages can
@@ -175,7 +179,10 @@ class Device {
   // Waits on the host until the generation is no longer `seen`, because other
   // threads' operators hold what an allocation needs. False if no other thread
   // is about to give anything back: all that hold pins are waiting here too.
-  bool wait_for_others(uint64_t seen);
+  // Or if `give_up` has come, which a request has one of.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  bool wait_for_others(uint64_t seen, TimePoint give_up);
+  static TimePoint time_to_give_up();
 
   // --- settings and reports ---
 
@@ -232,7 +239,7 @@ class Device {
     HostMemory::Wait wait; // for the first of them
     bool keeps_memory = false; // in leaving_, until somebody needs it
     bool has_failed = false; // for some of them
-    size_t count = 0; // of those that have gone
+    Reclaimed gone;
   };
 
   explicit Device(c10::DeviceIndex index);

@@ -37,6 +37,7 @@ Pins Device::enter(
   if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
     set_uses_several_streams();
   }
+  const TimePoint give_up = time_to_give_up();
   bool is_gathered = false;
   for (int attempt = 1;; ++attempt) {
     bool is_alone = false;
@@ -54,7 +55,7 @@ Pins Device::enter(
       gather(stream, Gather::kTight);
       is_gathered = true;
     } else {
-      wait_for_others(generation());
+      wait_for_others(generation(), give_up);
     }
   }
 }
@@ -269,7 +270,11 @@ bool Device::others_hold_pins() {
   return letting_go_.load() > 0 || operator_pins_ > pins_of_this_thread(index_);
 }
 
-bool Device::wait_for_others(uint64_t seen) {
+Device::TimePoint Device::time_to_give_up() {
+  return std::chrono::steady_clock::now() + kLongestWait;
+}
+
+bool Device::wait_for_others(uint64_t seen, TimePoint give_up) {
   ++waiters_;
   const int64_t own = pins_of_this_thread(index_);
   {
@@ -282,7 +287,6 @@ bool Device::wait_for_others(uint64_t seen) {
   // looks every so often, since a change may be announced without the mutex.
   // With no pins of its own it waits for threads that wait too: the first of
   // them to give up moves on.
-  const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
   bool changed = false;
   bool is_hopeful = true;
   while (!changed && is_hopeful && std::chrono::steady_clock::now() < give_up) {

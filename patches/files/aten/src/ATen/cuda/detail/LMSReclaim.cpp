@@ -103,6 +103,7 @@ void Device::evict(Eviction& eviction, Freed& freed) {
   size_t done = 0;
   for (; done < pages.size(); ++done) {
     Page* page = pages[done].first;
+    const size_t bytes = page->bytes;
     if (!page->evictable) {
       continue; // it was, before the wait
     }
@@ -112,7 +113,8 @@ void Device::evict(Eviction& eviction, Freed& freed) {
     if (eviction.wait.is_needed()) {
       break;
     }
-    eviction.count += has_left ? 1 : 0;
+    eviction.gone.count += has_left ? 1 : 0;
+    eviction.gone.bytes += has_left ? bytes : 0;
     eviction.has_failed = eviction.has_failed || !has_left;
   }
   pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(done));
@@ -191,12 +193,12 @@ std::vector<Page*> Device::all_evictable() {
   return pages;
 }
 
-size_t Device::reclaim(
+Device::Reclaimed Device::reclaim(
     const Request& wanted,
     Scope scope,
     bool may_wait) noexcept {
   if (is_capturing()) {
-    return 0;
+    return {};
   }
   Eviction eviction(may_wait);
   try {
@@ -219,7 +221,7 @@ size_t Device::reclaim(
     // No memory even for the lists of victims: what has left has left.
     TORCH_WARN_ONCE("LMS could not reclaim memory: ", error.what());
   }
-  return eviction.count;
+  return eviction.gone;
 }
 
 bool Device::is_room_needed(const Request& request) {
