@@ -26,3 +26,21 @@ def test_paging(
 ) -> None:
     results = checked.run(device, program, capacity="256M", devices=2, kernels="async", **copies)
     checked.expect_passed(results, subtests)
+
+
+CONFIGURATIONS = [
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "large_segment_size_mb:32",
+    "max_split_size_mb:21",
+    "garbage_collection_threshold:0.5",
+    "pinned_use_cuda_host_register:True,pinned_num_register_threads:2",
+    "expandable_segments:True",
+]
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_configurations(device: Device, subtests: pytest.Subtests, configuration: str) -> None:
+    env = {"PYTORCH_ALLOC_CONF": configuration}
+    results = checked.run(device, "configurations", capacity="1G", env=env)
+    checked.expect_passed(results, subtests)

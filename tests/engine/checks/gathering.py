@@ -118,31 +118,35 @@ def check_weights_are_joined() -> None:
         expect_to_run(cat, hosts, 36, limit, limit * MIB)
 
 
+def minimise() -> torch.Tensor:
+    """The parameters after two steps of L-BFGS, which joins all of them into one tensor."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(16)]).cuda()  # 16 MiB
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, history_size=2)
+    x = torch.linspace(-1, 1, 8 * 512).reshape(8, 512).cuda()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    return nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+
+
 def check_lbfgs() -> None:
-    """It joins all gradients and parameters into one tensor each."""
-    digests = []
-    for enabled in (False, True):
-        torch.cuda.set_enabled_lms(enabled)
-        torch.manual_seed(0)
-        model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(16)]).cuda()  # 16 MiB
-        if enabled:
-            lms.set_limit_lms(150 * MIB)
-        ballast = [numbers(MIB).cuda() for _ in range(30)] if enabled else []
-        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, history_size=2)
-        x = torch.linspace(-1, 1, 8 * 512).reshape(8, 512).cuda()
-
-        def closure() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            return loss
-
-        for _ in range(2):
-            optimizer.step(closure)
-        digests.append(nn.utils.parameters_to_vector(model.parameters()).detach().cpu())
-        del model, optimizer, x, ballast
-    assert_same(digests[1], digests[0])
-    lms.set_limit_lms(0)
+    torch.cuda.set_enabled_lms(False)
+    expected = minimise()
+    torch.cuda.set_enabled_lms(True)
+    lms.set_limit_lms(150 * MIB)
+    between.extend(numbers(MIB).cuda() for _ in range(30))
+    try:
+        assert_same(minimise(), expected)
+    finally:
+        between.clear()
+        lms.set_limit_lms(0)
 
 
 def check_an_output_that_grows() -> None:

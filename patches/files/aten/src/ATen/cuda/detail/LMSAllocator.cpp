@@ -17,10 +17,9 @@
 namespace at::cuda::lms {
 namespace {
 
-// The caching allocator's growth steps, bytes: kSmallBuffer, kLargeBuffer,
-// kMinLargeAlloc and kRoundLarge of its AllocatorConfig.h.
+// The caching allocator's growth steps, bytes: kSmallBuffer, kMinLargeAlloc and
+// kRoundLarge of its AllocatorConfig.h.
 constexpr size_t kSmallBuffer = size_t{2} << 20;
-constexpr size_t kLargeBuffer = size_t{20} << 20;
 constexpr size_t kMinLargeAlloc = size_t{10} << 20;
 constexpr size_t kRoundLarge = size_t{2} << 20;
 
@@ -34,7 +33,7 @@ AllocSource reclaim_for(
     cudaStream_t stream,
     bool may_wait) {
   const Request wanted{
-      round_up(bytes, kMinBlockSize), reinterpret_cast<uintptr_t>(stream)};
+      block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)};
   if (const size_t count =
           device.reclaim(wanted, Device::Scope::kWindow, may_wait).count) {
     return count == 1 ? AllocSource::kReclaimOne
@@ -108,7 +107,7 @@ size_t growth_for(size_t bytes) {
     return kSmallBuffer;
   }
   if (bytes < kMinLargeAlloc) {
-    return kLargeBuffer;
+    return large_segment_size<AllocatorConfig>(0);
   }
   return round_up(bytes, kRoundLarge);
 }
@@ -195,7 +194,7 @@ void* Allocator::allocate_with_room(
   }
   const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
   const Request growth{growth_for(wanted.bytes), stream};
-  const Request request{round_up(wanted.bytes, kMinBlockSize), stream};
+  const Request request{block_size_for(wanted.bytes), stream};
   device.make_gap(request);
   auto source = AllocSource::kFreeList;
   if (!is_capturing() && device.is_room_needed(request)) {

@@ -117,8 +117,7 @@ class Allocator final : public AllocatorForwarder {
 // error.
 bool is_capturing();
 
-// Bytes by which the caching allocator grows to serve a request, by its
-// default settings.
+// Bytes by which the caching allocator grows to serve a request.
 size_t growth_for(size_t bytes);
 
 // The allocation that the calling thread has asked the layer for, so that code

@@ -6,6 +6,7 @@
 // pure virtual stops the compiler; one with a default body would be lost in
 // silence, so `lms verify` checks that each has a forwarding function here.
 
+#include <ATen/cuda/detail/LMSLayout.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/api/include/torch/version.h>
@@ -33,14 +34,42 @@ using c10::cuda::MempoolId_t;
 using c10::cuda::CUDACachingAllocator::SegmentInfo;
 using c10::cuda::CUDACachingAllocator::TraceEntry;
 
+#if LMS_TORCH_AT_LEAST(9)
+using AllocatorConfig = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+using AllocatorConfig = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+#endif
+
 // False if large cached blocks are only used whole (max_split_size_mb).
 inline bool can_split_all_blocks() {
-#if LMS_TORCH_AT_LEAST(9)
-  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-#else
-  using Config = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
-#endif
-  return Config::max_split_size() == std::numeric_limits<size_t>::max();
+  return AllocatorConfig::max_split_size() ==
+      std::numeric_limits<size_t>::max();
+}
+
+// Bytes of the segments that requests of medium size are served from.
+template <class Config>
+auto large_segment_size(int /*preferred*/) -> decltype(size_t{
+                                               Config::large_segment_size()}) {
+  return Config::large_segment_size();
+}
+template <class Config>
+size_t large_segment_size(long /*where it cannot be chosen*/) {
+  return size_t{20} << 20;
+}
+
+// Bytes of the block that serves a request, where one can be split: by default
+// the next multiple of kMinBlockSize, else that of a part of the power of two
+// below (the caching allocator's round_size).
+inline size_t block_size_for(size_t bytes) {
+  const size_t divisions = AllocatorConfig::roundup_power2_divisions(bytes);
+  if (divisions <= 1 || bytes <= kMinBlockSize * divisions) {
+    return round_up(std::max(bytes, kMinBlockSize), kMinBlockSize);
+  }
+  size_t power = kMinBlockSize;
+  while (power <= bytes / 2) {
+    power *= 2;
+  }
+  return round_up(bytes, power / divisions);
 }
 
 // Gives what is cached back to the driver.

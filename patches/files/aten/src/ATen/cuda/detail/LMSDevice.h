@@ -44,8 +44,7 @@ using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 // For the memory that a copy of the storage takes.
 inline Request request_for(const ManagedStorage& record) {
   return {
-      round_up(record.bytes, kMinBlockSize),
-      reinterpret_cast<uintptr_t>(record.home)};
+      block_size_for(record.bytes), reinterpret_cast<uintptr_t>(record.home)};
 }
 
 // Note [Lock order of Large Model Support]

@@ -120,7 +120,8 @@ void Layout::add_block(uintptr_t address, size_t requested) {
   // A rest that is too small to be worth splitting off stays with the block.
   const bool splits_finely = size <= kSmallSize || segment.is_expandable;
   const size_t smallest_rest = splits_finely ? kMinBlockSize : kSmallSize + 1;
-  if (size > range || range - size < smallest_rest) {
+  const bool is_whole = !splits_finely && size >= max_split_;
+  if (is_whole || size > range || range - size < smallest_rest) {
     size = range;
   }
   allocated_ += size;

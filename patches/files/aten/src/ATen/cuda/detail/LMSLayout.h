@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -92,6 +93,10 @@ class Layout {
   Layout& operator=(const Layout&) = delete;
 
   void clear();
+  // Blocks of so many bytes are never split: they take the whole free range.
+  void set_max_split(size_t bytes) {
+    max_split_ = bytes;
+  }
   // Adjacent ranges of one expandable segment are merged: it grows so.
   void add_segment(uintptr_t address, Segment segment);
   void remove_segment(uintptr_t address, size_t size);
@@ -149,6 +154,7 @@ class Layout {
 
   Segments segments_;
   Shelves shelves_; // by stream and kind
+  size_t max_split_ = std::numeric_limits<size_t>::max();
   size_t reserved_ = 0;
   size_t allocated_ = 0;
   size_t empty_ = 0;

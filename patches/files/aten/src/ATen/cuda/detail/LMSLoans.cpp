@@ -28,8 +28,7 @@ cudaStream_t Device::lender_for(size_t bytes, cudaStream_t stream) {
   Lock lock(*this);
   const auto one = layout_.segments().find(one_segment_);
   return one != layout_.segments().end() && bytes > kSmallSize &&
-          !layout_.has_gap(round_up(bytes, kMinBlockSize), asking) &&
-          !may_grow(bytes)
+          !layout_.has_gap(block_size_for(bytes), asking) && !may_grow(bytes)
       ? reinterpret_cast<cudaStream_t>(one->second.stream)
       : stream;
 }

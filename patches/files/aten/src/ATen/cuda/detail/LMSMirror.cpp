@@ -58,6 +58,7 @@ void Device::mirror_allocator() {
   const auto snapshot = snapshot_of(native);
   Lock lock(*this);
   layout_.clear();
+  layout_.set_max_split(AllocatorConfig::max_split_size());
   for (const auto& segment : snapshot.segments) {
     if (segment.device == index_) {
       add(layout_, segment);
@@ -114,7 +115,7 @@ void Device::take_over(const TraceEntry& entry) {
 void Device::apply(const TraceEntry& entry) {
   switch (entry.action_) {
     case TraceEntry::ALLOC:
-      layout_.add_block(entry.addr_, entry.size_);
+      layout_.add_block(entry.addr_, block_size_for(entry.size_));
       take_over(entry);
       break;
     case TraceEntry::FREE_COMPLETED:
