@@ -1,9 +1,12 @@
 """LMS next to other features of torch.cuda that deal with memory."""
 
 import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from harness import assert_same, is_held, lms, main, numbers, page_out, raises
+from harness import assert_same, is_held, lms, main, numbers, page_out, paged_out, raises
 
 MIB = 1 << 20
 
@@ -237,6 +240,76 @@ def check_custom_operators_registered_later() -> None:
     page_out(tensor)
     assert_same(torch.ops.behaviour.thrice(tensor), numbers(10) * 3)
     assert not is_held(tensor)
+
+
+def check_operators_that_keep_the_state_of_random_numbers() -> None:
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+    tensor = numbers(1000).cuda()
+    dropout = torch.ops.aten.native_dropout.default
+    page_out(tensor)
+    with torch._C._AutoDispatchBelowAutograd():  # as graphs call them
+        state, first = run_and_save_rng_state(dropout, tensor, 0.5, True)
+        page_out(tensor, *first)
+        second = run_with_rng_state(state, dropout, tensor, 0.5, True)
+    for one, other in zip(first, second, strict=True):
+        assert_same(one, other)
+
+
+class Doubling:
+    """What a graph holds for a kernel of Triton, but for the compiler."""
+
+    arg_names = ("x", "count")
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(x: torch.Tensor, count: int) -> None:
+            assert x.data_ptr() % 16 == 0 and x.numel() == count * grid[0]
+            x.mul_(2)
+
+        return launch
+
+
+def check_kernels_of_triton_in_graphs() -> None:
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    table = triton_kernel_wrap.kernel_side_table
+    wrapped: dict[str, Any] = {
+        "kernel_idx": table.add_kernel(Doubling()),  # type: ignore[arg-type]
+        "constant_args_idx": table.add_constant_args({"count": 10}),
+        "grid": [(1,)],
+        "tma_descriptor_metadata": {},
+    }
+    tensor = paged_out(numbers(10))
+    triton_kernel_wrap.triton_kernel_wrapper_mutation(**wrapped, kwargs={"x": tensor})
+    assert_same(tensor, numbers(10) * 2)
+    tensor = paged_out(numbers(10))
+    made = triton_kernel_wrap.triton_kernel_wrapper_functional(
+        **wrapped, kwargs={"x": tensor}, tensors_to_clone=["x"]
+    )
+    assert_same(made["x"], numbers(10) * 2)
+    assert_same(tensor, numbers(10))
+
+
+def check_operators_that_take_functions_after_lms() -> None:
+    """A thread keeps what LMS set for it when another one turns LMS off."""
+    began, is_off = threading.Event(), threading.Event()
+    results = []
+
+    def work() -> None:
+        tensor = numbers(10).cuda()
+        began.set()
+        is_off.wait()
+        results.append(torch.cond(tensor.sum() > 0, torch.sin, torch.cos, (tensor,)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait()
+    torch.cuda.set_enabled_lms(False)
+    is_off.set()
+    thread.join()
+    torch.cuda.set_enabled_lms(True)
+    (result,) = results
+    assert_same(result, numbers(10).cuda().sin())
 
 
 def check_script_and_trace() -> None:

@@ -281,7 +281,32 @@ def _group_hook(switch: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return hook
 
 
+def _keys_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For the choice of a kernel in Python, as for `torch.cond`.
+
+    Operators that take functions have no bytes to bring, and no kernel for LMS's keys; the
+    operators of those functions come by.
+    """
+    # These have no names in torch._C.DispatchKey (LMSOperators.h).
+    keys = [torch._C._dispatch_key_parse(name) for name in ("FPGA", "Fake")]
+
+    def key_extractor(tensors: Any, key_mask: Any) -> Any:
+        for key in keys:
+            key_mask = key_mask.remove(key)
+        return original(tensors, key_mask)
+
+    return key_extractor
+
+
+def _hide_keys() -> None:
+    """For good: threads that LMS saw keep its keys when it is turned off by another one."""
+    if not hasattr(torch._ops.key_extractor, "__wrapped__"):
+        _hook(torch._ops, "key_extractor", _keys_hook)
+        _undo.pop()
+
+
 def install() -> None:
+    _hide_keys()
     for owner in (torch.Tensor, torch.UntypedStorage):
         _hook(owner, "data_ptr", _address_hook)
     _hook(torch.Tensor, "__dlpack__", _escape_hook)
