@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
+
+import pytest
+import simcuda
 
 BUILD = Path(__file__).resolve().parent.parent / "build.py"
 
@@ -55,3 +60,28 @@ def test_missing_headers_are_named_with_their_package(tmp_path):
     done = build(tmp_path / "out", "--torch-python", str(tmp_path / "bare/bin/python"))
     assert done.returncode == 1
     assert "pip install 'nvidia-cuda-crt==13.0.*'" in done.stderr
+
+
+def test_a_folder_with_a_space(build_dir, tmp_path):
+    """LD_PRELOAD ends a path at a space."""
+    built = tmp_path / "my files: new"
+    shutil.copytree(build_dir, built)
+    code = "import torch; print(torch.cuda.device_count(), (torch.ones(3).cuda() + 1).sum().item())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=simcuda.environment(built, capacity="64M", devices=2),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "2 6.0\n"), done.stderr
+
+
+def test_a_link_of_somebody_else_is_not_followed(build_dir, tmp_path, monkeypatch):
+    built = tmp_path / "my files"
+    shutil.copytree(build_dir, built)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"simcuda-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"simcuda-{os.getuid()}").chmod(0o777)
+    with pytest.raises(simcuda.SimulationError, match="of this user alone"):
+        simcuda.environment(built)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,7 +70,8 @@ def environment(
     result = dict(os.environ if base is None else base)
     for name in [name for name in result if name.startswith("SIMCUDA_")]:
         del result[name]
-    preload = [str(lib / f"lib{name}.so") for name in ("simcuda", "simnvml", "simnccl")]
+    libraries = _without_spaces(lib)
+    preload = [str(libraries / f"lib{name}.so") for name in ("simcuda", "simnvml", "simnccl")]
     _prepend(result, "LD_PRELOAD", preload)
     _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
@@ -92,6 +95,32 @@ def environment(
         # Workers of several streams, each with a pool of threads, would fight for the cores.
         result.setdefault("OMP_NUM_THREADS", "1")
     return result
+
+
+def _without_spaces(folder: Path) -> Path:
+    """The folder, by a path that LD_PRELOAD can name: spaces and colons end one there.
+
+    It is then a link in a folder of the user's own, where nobody else can put one.
+    """
+    if not re.search(r"[\s:]", str(folder)):
+        return folder
+    links = Path(tempfile.gettempdir()) / f"simcuda-{os.getuid()}"
+    links.mkdir(mode=0o700, exist_ok=True)
+    found = links.lstat()
+    if re.search(r"[\s:]", str(links)) or (found.st_uid, found.st_mode & 0o777) != (
+        os.getuid(),
+        0o700,
+    ):
+        raise SimulationError(
+            f"LD_PRELOAD cannot name {folder}, nor is {links} a folder of this user alone to "
+            "put a link into: set TMPDIR, or build in a folder without spaces"
+        )
+    link = links / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    if not link.is_symlink():
+        temporary = Path(tempfile.mktemp(dir=links))
+        temporary.symlink_to(folder)
+        temporary.replace(link)
+    return link
 
 
 def _check_choice(name: str, value: str | None) -> None:
