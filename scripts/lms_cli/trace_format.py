@@ -32,9 +32,10 @@ class Trace:
     """A trace that keeps to the format."""
 
     name: str
-    card: str
+    card: str  # empty: not said
     words: array[int]  # packed
     operators: int = 0
+    has_steps: bool = False
     peak_bytes: int = 0  # the most that was allocated at once
 
 
@@ -106,7 +107,7 @@ class _Reader:
                 f"version {_shown(version)} of the format; {VERSION} is the one known here"
             )
         self.trace.name = _text(row, "name")
-        self.trace.card = _text(row, "card")
+        self.trace.card = _text(row, "card") if "card" in row else ""
 
     def event(self, row: Any) -> None:
         if not isinstance(row, dict):
@@ -151,6 +152,7 @@ class _Reader:
         if type(row["step"]) is not int:
             raise _BadLineError(f"step is {_shown(row['step'])}, not an integer")
         self.last_operator = ""
+        self.trace.has_steps = True
         self.trace.words.append(STEP)
 
     def operator(self, row: dict[str, Any]) -> None:

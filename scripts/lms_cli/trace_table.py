@@ -13,7 +13,8 @@ def show(result: Result) -> None:
     row = result.report()
     table = Table(title=f"{row['name']} with the policy {row['policy']}")
     table.add_column("")
-    table.add_column("a step", justify="right")
+    has_steps = result.trace.has_steps
+    table.add_column("a step" if has_steps else "whole trace", justify="right")
     table.add_column("share", justify="right")
     table.add_row("peak need", _mib(row["peak_bytes"]), _times(row["peak_bytes"], row["capacity"]))
     table.add_row("time", _ms(row["step_us"]))

@@ -21,7 +21,7 @@ from replays import (
     Replays,
     check,
 )
-from synthetic_trace import MIB, PAGE, Transformer, alloc, free, op
+from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, free, op, write
 
 
 @pytest.mark.parametrize("policy", ["original", "ours"])
@@ -275,3 +275,25 @@ def test_rates(text: str, rate: float) -> None:
 def test_no_rates(text: str) -> None:
     with pytest.raises(UsageError, match="is not a bandwidth"):
         simulate.parse_rate(text)
+
+
+def test_the_header_needs_no_card(tmp_path: Path) -> None:
+    header = {"lms_trace": 1, "name": "by hand"}
+    done = lms("replay", write(tmp_path / "bare.jsonl", [header, *SWAP]), *MACHINE)
+    assert done.returncode == 0, done.stderr
+
+
+def test_host_times_are_refused(tmp_path: Path) -> None:
+    header = {"lms_trace": 1, "name": "by hand", "card": "Simulated CUDA device"}
+    path = write(tmp_path / "computed.jsonl", [header, *SWAP])
+    done = lms("replay", path, "--card", "A100-SXM-40GB")
+    assert done.returncode == 11
+    assert "this machine's processor" in done.stderr and "record --card" in done.stderr
+
+
+def test_the_column_says_what_is_summed_up(tmp_path: Path) -> None:
+    whole = lms("replay", write(tmp_path / "whole.jsonl", [HEADER, *SWAP]), *MACHINE)
+    assert "whole trace" in whole.stdout and "a step" not in whole.stdout
+    rows = [HEADER, {"step": 0}, *SWAP]
+    steps = lms("replay", write(tmp_path / "steps.jsonl", rows), *MACHINE)
+    assert "a step" in steps.stdout and "whole trace" not in steps.stdout

@@ -9,6 +9,7 @@ from typing import Any
 from lms_cli.verbs import run
 
 RECORDING = "PYTORCH_LMS_TRACE"  # the engine writes its trace there
+COMPUTING_DEVICE = "Simulated CUDA device"  # what tests/simcuda calls itself without a card
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -79,6 +80,7 @@ def replay(args: argparse.Namespace) -> int:
     machine = machine_of(args)
     with progress.step(f"reading {args.trace}"):
         trace = trace_format.read(args.trace)
+    refuse_host_times(trace.card)
     with progress.step(f"replaying {trace.operators:,} operators"):
         result = trace_replay.replay(trace, machine, args.policy)
     if args.json:
@@ -86,6 +88,22 @@ def replay(args: argparse.Namespace) -> int:
     else:
         trace_table.show(result)
     return 0
+
+
+def refuse_host_times(card: str) -> None:
+    """Refuse a trace of the simulated device that computes.
+
+    Raises:
+        TraceError: it is one.
+    """
+    from lms_cli.errors import TraceError
+
+    if card == COMPUTING_DEVICE:
+        raise TraceError(
+            "the trace was recorded on the simulated device that computes, so its times are those "
+            "of this machine's processor",
+            "Record it with `lms trace record --card NAME`, or on a GPU.",
+        )
 
 
 def machine_of(args: argparse.Namespace) -> Any:
