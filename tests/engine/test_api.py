@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import checked
 import pytest
 from support.child import Finished
@@ -46,7 +49,7 @@ def test_environment_enables(device: Device) -> None:
         device,
         STATE,
         PYTORCH_LMS="1",
-        PYTORCH_LMS_LIMIT=str(64 << 20),
+        PYTORCH_LMS_LIMIT="64M",
         PYTORCH_LMS_HOST_LIMIT=str(96 << 20),
     ).json()
     assert state == {
@@ -74,7 +77,8 @@ def test_environment_leaves_it_off(device: Device, value: str) -> None:
     ("name", "value", "words"),
     [
         ("PYTORCH_LMS", "yes", ["'yes'", "0, 1 or chaos"]),
-        ("PYTORCH_LMS_LIMIT", "1G", ["PYTORCH_LMS_LIMIT", "'1G'", "bytes"]),
+        ("PYTORCH_LMS_LIMIT", "1X", ["PYTORCH_LMS_LIMIT", "'1X'", "bytes"]),
+        ("PYTORCH_LMS_LIMIT", "G", ["PYTORCH_LMS_LIMIT", "'G'", "bytes"]),
         ("PYTORCH_LMS_HOST_LIMIT", "-5", ["PYTORCH_LMS_HOST_LIMIT", "'-5'", "bytes"]),
     ],
 )
@@ -159,3 +163,26 @@ assert [t[0].item() for t in tensors] == list(range(40))
 """
     done = run(device, code, PYTORCH_ALLOC_CONF="expandable_segments:True")
     assert done.status == 0, done.stderr
+
+
+def test_without_a_device(device: Device) -> None:
+    code = """
+import torch, warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    torch.cuda.set_enabled_lms(True)
+print([str(warning.message) for warning in told])
+try:
+    torch.cuda.lms.stats()
+except ValueError as error:
+    print(error)
+print((torch.ones(3) + 1).sum().item())
+"""
+    hidden = {"LD_PRELOAD": "", "CUDA_VISIBLE_DEVICES": "", "PATH": os.environ["PATH"]}
+    done = subprocess.run([device.python, "-c", code], env=hidden, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['Large Model Support has nothing to do: there is no CUDA device']",
+        "there is no CUDA device: this process sees none",
+        "6.0",
+    ]

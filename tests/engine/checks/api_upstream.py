@@ -107,6 +107,21 @@ def check_operators_inside_a_memory_pool_page_in_outside() -> None:
     assert_same(public, numbers(100_000))
 
 
+def check_operators_that_keep_the_state_of_random_numbers() -> None:
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+    tensor = numbers(1000).cuda()
+    dropout = torch.ops.aten.native_dropout.default
+    page_out(tensor)
+    with torch._C._AutoDispatchBelowAutograd():  # as graphs call them
+        state, first = run_and_save_rng_state(dropout, tensor, 0.5, True)
+        page_out(tensor, *first)
+        second = run_with_rng_state(state, dropout, tensor, 0.5, True)
+    for one, other in zip(first, second, strict=True):
+        assert_same(one, other)
+
+
+# After it PyTorch's generator of random numbers believes in a capture that has not ended.
 def check_graph_capture_fails_clearly_and_loses_nothing() -> None:
     tensor = numbers(64).cuda()
     page_out(tensor)
@@ -240,20 +255,6 @@ def check_custom_operators_registered_later() -> None:
     page_out(tensor)
     assert_same(torch.ops.behaviour.thrice(tensor), numbers(10) * 3)
     assert not is_held(tensor)
-
-
-def check_operators_that_keep_the_state_of_random_numbers() -> None:
-    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-
-    tensor = numbers(1000).cuda()
-    dropout = torch.ops.aten.native_dropout.default
-    page_out(tensor)
-    with torch._C._AutoDispatchBelowAutograd():  # as graphs call them
-        state, first = run_and_save_rng_state(dropout, tensor, 0.5, True)
-        page_out(tensor, *first)
-        second = run_with_rng_state(state, dropout, tensor, 0.5, True)
-    for one, other in zip(first, second, strict=True):
-        assert_same(one, other)
 
 
 class Doubling:

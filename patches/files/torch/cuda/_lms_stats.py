@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def device_index(device: Device) -> int:
     """Return the number of a device that exists; of the current one if None."""
     index = torch.cuda._utils._get_device_index(device, optional=True)
-    if not 0 <= index < torch.cuda.device_count():
-        raise ValueError(
-            f"there is no CUDA device {index}: this process sees {torch.cuda.device_count()}"
-        )
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise ValueError("there is no CUDA device: this process sees none")
+    if not 0 <= index < count:
+        raise ValueError(f"there is no CUDA device {index}: this process sees {count}")
     return index
 
 

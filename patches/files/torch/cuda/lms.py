@@ -12,7 +12,7 @@ Environment variables, read when CUDA is initialized:
 
 - ``PYTORCH_LMS``: ``1`` enables LMS, ``chaos`` also pages out every unpinned
   storage after every operator (for tests).
-- ``PYTORCH_LMS_LIMIT``: bytes of device memory, see :func:`set_limit_lms`.
+- ``PYTORCH_LMS_LIMIT``: bytes of device memory, such as 4G, see :func:`set_limit_lms`.
 - ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
 - ``PYTORCH_LMS_HOST_LEDGER``: the file in which the processes that share that limit keep
   account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``.
@@ -34,6 +34,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,10 @@ def set_enabled_lms(enabled: bool) -> None:
     """
     if enabled not in (True, False):
         raise TypeError(f"enabled must be a bool, got {type(enabled).__name__}: {enabled!r}")
+    if enabled and torch.cuda.device_count() == 0:
+        warnings.warn(
+            "Large Model Support has nothing to do: there is no CUDA device", stacklevel=2
+        )
     with _switching:
         ops = engine()
         if bool(enabled) == ops.is_enabled():
@@ -311,6 +316,14 @@ def _record(path: str) -> None:
 # --- environment variables ---
 
 
+def _size(name: str, text: str) -> int:
+    """Bytes, from digits alone or with K, M, G or T behind them: powers of 1024."""
+    digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not (digits.isascii() and digits.isdigit()) or unit not in ("", *"KMGT"):
+        raise ValueError(f"{name} must be a number of bytes, such as 500000000 or 4G, got {text!r}")
+    return int(digits) << (10 * " KMGT".index(unit or " "))
+
+
 def _enable_from_environment() -> None:
     mode = os.environ.get("PYTORCH_LMS", "")
     conf = os.environ.get("PYTORCH_LMS_CONF", "")
@@ -325,9 +338,7 @@ def _enable_from_environment() -> None:
     ):
         text = os.environ.get(name, "")
         if text:
-            if not text.isdigit():
-                raise ValueError(f"{name} must be a number of bytes, got {text!r}")
-            apply(int(text))
+            apply(_size(name, text))
     if trace := os.environ.get("PYTORCH_LMS_TRACE"):
         _record(trace)
     if mode in ("", "0"):
