@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from lms_cli import files, toolbox
-from lms_cli.errors import LmsError, SpaceError
+from lms_cli.errors import FileError, LmsError, SpaceError
 from lms_cli.verbs import (
     bench,
     build,
@@ -52,16 +52,26 @@ def main(argv: list[str] | None = None) -> int:
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:
         verb.configure_parser(subparsers)
-    args = parser.parse_args(test.protect(arguments))
+    args = parser.parse_args(run.protect(test.protect(arguments)))
     try:
         toolbox.ensure(arguments)
         return int(args.execute(args))
     except LmsError as error:
         return fail(error)
     except OSError as error:
-        if not files.is_out_of_space(error):
+        if files.is_out_of_space(error):
+            return fail(
+                SpaceError(f"the disk is full: {error}", "Free some space and run it again.")
+            )
+        if error.filename is None:
             raise
-        return fail(SpaceError(f"the disk is full: {error}", "Free some space and run it again."))
+        return fail(
+            FileError(
+                f"{error.strerror}: {error.filename}",
+                "Choose another place: --out for results, LMS_HOME for what is made on the way, "
+                "XDG_CACHE_HOME for downloads.",
+            )
+        )
     except KeyboardInterrupt:
         print("lms: interrupted", file=sys.stderr)
         return INTERRUPTED

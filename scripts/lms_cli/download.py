@@ -162,8 +162,11 @@ def _cached(hashes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> Path |
     """A file that was downloaded before, unless it has been damaged since."""
     for sha256 in hashes:
         for path in (paths.downloads() / sha256).glob("*.whl"):
-            if path.name.endswith(endings) and files.sha256_of(path) == sha256:
+            if not path.name.endswith(endings):
+                continue
+            if files.sha256_of(path) == sha256:
                 return path
+            progress.note(f"{path} is damaged: it is downloaded again")
     return None
 
 

@@ -74,6 +74,12 @@ class SpaceError(LmsError):
     exit_code = 10
 
 
+class FileError(LmsError):
+    """A file or folder cannot be read or written."""
+
+    exit_code = 13
+
+
 class TraceError(LmsError):
     """A trace breaks its format."""
 

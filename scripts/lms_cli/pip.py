@@ -20,6 +20,9 @@ from lms_cli.errors import (
     SpaceError,
 )
 
+NO_NETWORK = (
+    "Check the network, and the index and proxy that pip is configured with (pip config list)."
+)
 # What pip prints, and what it means. The first match counts.
 FAILURES: tuple[tuple[str, type[LmsError], str], ...] = (
     (
@@ -34,16 +37,20 @@ FAILURES: tuple[tuple[str, type[LmsError], str], ...] = (
         "happens again, check the index and proxy that pip is configured with (pip config list).",
     ),
     (
+        r"NewConnectionError|Failed to establish|Name or service not known|name resolution|"
+        r"Network is unreachable|Connection refused",
+        NetworkError,
+        NO_NETWORK,
+    ),
+    (
         r"IncompleteRead|incomplete.download|Download failed|Connection broken|not enough bytes",
         IntegrityError,
         "The download was cut short and nothing of it was kept. Run it again.",
     ),
     (
-        r"connection error|ConnectionError|NewConnectionError|Failed to establish|timed out|"
-        r"Name or service not known|name resolution|Network is unreachable|ProxyError|"
-        r"Connection refused|SSLError|HTTP error",
+        r"connection error|ConnectionError|timed out|ProxyError|SSLError|HTTP error",
         NetworkError,
-        "Check the network, and the index and proxy that pip is configured with (pip config list).",
+        NO_NETWORK,
     ),
     (
         r"No matching distribution found|Could not find a version",

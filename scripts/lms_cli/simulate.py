@@ -20,6 +20,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 RATE_UNITS = {"": 1e0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NVIDIA = (Path("/dev/nvidia0"), Path("/proc/driver/nvidia"))
 SHOWN_LINES = 40
+MOST_DEVICES = 16  # that are simulated at once
 
 
 def parse_size(text: str) -> int:
@@ -34,6 +35,18 @@ def parse_size(text: str) -> int:
             f"{text} is not a size", "Write bytes, or a number with K, M, G or T: 64M."
         )
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def parse_capacity(text: str) -> int:
+    """As `parse_size`, of a device's memory.
+
+    Raises:
+        UsageError: it is not a size, or 0.
+    """
+    size = parse_size(text)
+    if size == 0:
+        raise UsageError("a device without memory cannot run anything", "Give it some: 64M.")
+    return size
 
 
 def parse_rate(text: str) -> float:

@@ -238,3 +238,24 @@ def test_old_python() -> None:
     namespace["sys"] = fake_sys
     with pytest.raises(SystemExit, match=r"Python 3\.9 .* is too old"):
         exec(compile(code, "lms", "exec"), namespace)
+
+
+def test_a_place_that_cannot_be_written(fake: FakeRelease) -> None:
+    in_the_way = fake.root / "file"
+    in_the_way.write_text("")
+    result = fake.lms("build", "9.9.9", "--out", str(in_the_way / "wheels"))
+    assert_refused(result, 13, str(in_the_way), "--out", "LMS_HOME")
+    for name in ("LMS_HOME", "XDG_CACHE_HOME"):
+        result = fake.build(**{name: str(in_the_way / "folder")})
+        assert_refused(result, 13, str(in_the_way), name)
+
+
+def test_a_damaged_download_is_mentioned(fake: FakeRelease) -> None:
+    assert fake.build().returncode == 0
+    (cached,) = fake.downloads.rglob(fake_torch.WHEEL_NAME)
+    cached.write_bytes(b"damaged")
+    for wheel in fake.out.glob("*.whl"):
+        wheel.unlink()
+    result = fake.build()
+    assert result.returncode == 0, result.stderr
+    assert f"{cached} is damaged" in result.stderr

@@ -95,9 +95,27 @@ def test_the_status_is_the_programs(
 
 
 def test_a_module(pristine: FakeRelease, environment: Path) -> None:
-    result = run(pristine, environment, "--", "-m", "platform")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "Linux" in result.stdout
+    for words in (("--", "-m", "platform"), ("-m", "platform"), ("-m", "platform", "--terse")):
+        result = run(pristine, environment, *words)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "Linux" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--capacity", "0", "a device without memory"),
+        ("--devices", "0", "there can be 1 to 16"),
+        ("--devices", "-1", "there can be 1 to 16"),
+        ("--devices", "1000", "there can be 1 to 16"),
+    ],
+)
+def test_devices_that_cannot_be(
+    pristine: FakeRelease, program: Path, option: str, value: str, message: str
+) -> None:
+    result = pristine.lms("run", "--device", "sim", f"{option}={value}", str(program))
+    assert (result.returncode, message in result.stderr) == (2, True), result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_an_official_torch_is_refused(pristine: FakeRelease, tmp_path: Path, program: Path) -> None:

@@ -63,10 +63,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="install it first; repeatable",
     )
     add_environment_arguments(parser)
-    parser.add_argument("script", metavar="SCRIPT", help="a Python program (or -- -m MODULE)")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python program, or -m MODULE")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
     )
+
+
+def protect(arguments: list[str]) -> list[str]:
+    """The command line, with `--` before the `-m` of a program, which argparse takes for an option.
+
+    Every option before a program has a value.
+    """
+    before = {("run",): 0, ("trace", "record"): 1}  # arguments before the program
+    for verb, count in before.items():
+        if tuple(arguments[: len(verb)]) != verb:
+            continue
+        at = len(verb)
+        while at < len(arguments):
+            word = arguments[at]
+            if word == "-m":
+                return [*arguments[:at], "--", *arguments[at:]]
+            if word == "--" or (not word.startswith("-") and count == 0):
+                break
+            count -= not word.startswith("-")
+            at += 2 if word.startswith("-") and "=" not in word else 1
+    return arguments
 
 
 def add_environment_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +99,9 @@ def add_environment_arguments(parser: argparse.ArgumentParser) -> None:
         help="a virtual environment of yours that has the LMS wheel",
     )
     parser.add_argument(
-        "--release", metavar="RELEASE", help="release of PyTorch (default: the newest)"
+        "--release",
+        metavar="RELEASE",
+        help="release of PyTorch (default: the one that `lms build` takes)",
     )
 
 
@@ -129,11 +152,15 @@ def settings_of(args: argparse.Namespace) -> Any:
         bench_cells.card(args.card)
         if args.kernels is not None:
             raise UsageError("--kernels: not with --card", "In virtual time no kernel runs.")
+    if args.devices is not None and not 1 <= args.devices <= simulate.MOST_DEVICES:
+        raise UsageError(
+            f"--devices {args.devices}: there can be 1 to {simulate.MOST_DEVICES} simulated devices"
+        )
     return programs.Settings(
         lms=args.lms,
         device=device,
-        capacity=None if args.capacity is None else simulate.parse_size(args.capacity),
-        devices=args.devices or 1,
+        capacity=None if args.capacity is None else simulate.parse_capacity(args.capacity),
+        devices=1 if args.devices is None else args.devices,
         kernels="timed" if args.card else args.kernels or "inline",
         card=args.card,
         limit=None if args.limit is None else simulate.parse_size(args.limit),

@@ -16,6 +16,20 @@ WHOLE_PROGRAMS = (
     *(f"tests/engine/test_programs{suffix}.py" for suffix in ("", "_demo", "_scenarios")),
     "tests/upstream",
 )
+# Of each part of the project something, in under five minutes on two cores after the builds.
+QUICK = (
+    "tests/engine/test_paging.py",
+    "tests/engine/test_streams.py",
+    "tests/engine/test_programs_demo.py",
+    "tests/simcuda/tests/test_memory.py",
+    "tests/tooling/test_bad_input.py",
+    "tests/tooling/test_graft.py",
+    "tests/tooling/test_run.py",
+    "tests/tooling/test_series.py",
+    "tests/tooling/test_trace.py",
+    "tests/tooling/test_lints.py",
+    "--deselect=tests/tooling/test_lints.py::test_clang_tidy",
+)
 HELP = ("-h", "--help")
 
 
@@ -35,6 +49,11 @@ def configure_parser(subparsers: Any) -> None:
         "without further arguments, whole programs",
     )
     parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a choice of tests of every part, on the default release: a first answer",
+    )
+    parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="PYTEST ARGS", help="go to pytest"
     )
     parser.set_defaults(execute=execute)
@@ -44,7 +63,7 @@ def protect(arguments: list[str]) -> list[str]:
     """The command line, with `--` before pytest's options, which argparse takes for its own."""
     if arguments[:1] != ["test"] or arguments[1:2] in ([word] for word in HELP):
         return arguments
-    own = 3 if arguments[1:2] == ["--release"] else 1
+    own = {"--release": 3, "--quick": 2}.get(next(iter(arguments[1:2]), ""), 1)
     return [*arguments[:own], "--", *arguments[own:]]
 
 
@@ -55,7 +74,9 @@ def execute(args: argparse.Namespace) -> int:
     arguments = args.arguments[args.arguments[:1] == ["--"] :]
     default = releases.default(paths.PATCHES)
     listed = releases.for_python(releases.running_python(), paths.PATCHES)
-    if args.release == "all":
+    if args.quick:
+        runs = [(default, [*QUICK, *arguments])]
+    elif args.release == "all":
         runs = [(release, arguments or [*WHOLE_PROGRAMS]) for release in listed]
     elif args.release:
         release = releases.find(args.release, paths.PATCHES)
@@ -90,7 +111,8 @@ def run(release: Release, arguments: list[str]) -> int:
         "LMS_SIM_BUILD": str(simulate.build(environment)),
         "LMS_STOCK_INCLUDE": str(compile.official_headers(release)),
     }
-    parallel = [] if arguments and [*arguments] != [*WHOLE_PROGRAMS] else ["--numprocesses=2"]
+    is_choice = arguments and [*arguments[: len(QUICK)]] != [*QUICK]
+    parallel = [] if is_choice and [*arguments] != [*WHOLE_PROGRAMS] else ["--numprocesses=2"]
     by_file = "--dist=loadfile"  # so that what the tests of a file share is made once
     command = [str(environment.python), "-m", "pytest", by_file, *arguments, *parallel]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode
