@@ -28,6 +28,12 @@ def test_paging(
     checked.expect_passed(results, subtests)
 
 
+def test_moves_in_expandable_segments(device: Device, subtests: pytest.Subtests) -> None:
+    env = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    results = checked.run(device, "relocation", capacity="256M", devices=2, env=env)
+    checked.expect_passed(results, subtests)
+
+
 CONFIGURATIONS = [
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",

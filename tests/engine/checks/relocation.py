@@ -22,9 +22,17 @@ def expect_room_in_pieces(
         sizes: of the storages in the memory, in units of COUNT. What is behind them is in use.
         gaps: which of them are freed before that.
     """
-    more = [full(8 * COUNT, 0.0) for _ in range(20)]  # memory has been short, and is one segment
+    let_memory_run_short()  # it is one segment then
+    expect_moves(sizes, gaps, wanted, moves)
+
+
+def let_memory_run_short() -> None:
+    more = [full(8 * COUNT, 0.0) for _ in range(20)]
     torch.cuda.reclaim_inactive()
     del more
+
+
+def expect_moves(sizes: Sequence[int], gaps: Sequence[int], wanted: int, moves: int) -> None:
     storages: list[torch.Tensor | None]
     storages = [full(size * COUNT, float(i)) for i, size in enumerate(sizes)]
     rest = full(lms.stats(DEVICE)["lms.free_bytes.largest"] // 4, -1.0)
@@ -57,6 +65,23 @@ def check_what_is_cleared_is_not_filled_again() -> None:
     # What has 1 would fit best where what has 3 is to leave.
     sizes = [1, 3, 2, 5, 2, 1, 5, 2, 5]
     expect_room_in_pieces(sizes, gaps=[0, 2, 4, 7], wanted=6, moves=2)
+
+
+def check_beside_memory_of_another_stream() -> None:
+    """The memory is not taken as one segment then."""
+    torch.cuda.empty_cache()  # else it would be lent of the one segment
+    side = torch.cuda.Stream(DEVICE)
+    with torch.cuda.device(DEVICE), torch.cuda.stream(side):
+        other = full(5 * COUNT, 3.0)
+    other.data_ptr()  # it stays, and its segment of 20 MiB
+    lms.set_limit_lms(196 << 20, DEVICE)  # no more than that and what follows
+    let_memory_run_short()
+    torch.cuda.empty_cache()
+    whole = full(40 * COUNT, 0.0)
+    del whole
+    expect_moves([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
+    assert other.eq(3).all()
+    lms.set_limit_lms(0, DEVICE)
 
 
 if __name__ == "__main__":

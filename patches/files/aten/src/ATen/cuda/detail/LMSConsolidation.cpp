@@ -43,11 +43,12 @@ size_t Device::room_for_small() {
 // The stream whose segments are to become one, none if they shall stay.
 std::optional<cudaStream_t> Device::stream_to_consolidate() {
   Lock lock(*this);
-  if (!is_short_ || is_consolidated_ || Settings::get().original() ||
-      Allocator::get().routes_to_pools()) {
+  if (Settings::get().original() || Allocator::get().routes_to_pools()) {
     return std::nullopt;
   }
-  is_short_ = false;
+  if (!is_newly_short_.exchange(false) || is_consolidated_) {
+    return std::nullopt;
+  }
   std::optional<uintptr_t> stream;
   for (const auto& [address, segment] : layout_.segments()) {
     if (segment.is_private || segment.is_expandable ||
@@ -60,6 +61,7 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
     return std::nullopt;
   }
   is_consolidated_ = true;
+  is_short_ = false;
   return reinterpret_cast<cudaStream_t>(*stream);
 }
 
@@ -159,7 +161,7 @@ void Device::take_tight_segment(cudaStream_t stream) {
 void Device::forget_one_segment() {
   one_segment_ = 0;
   room_for_small_ = 0;
-  is_consolidated_ = is_short_ = false;
+  is_consolidated_ = is_short_ = is_newly_short_ = false;
   policy_->set_capacity(limit_);
 }
 

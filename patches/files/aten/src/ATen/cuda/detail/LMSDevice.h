@@ -394,6 +394,8 @@ class Device {
   std::vector<TraceEntry> backlog_;
   bool mirrored_ = false;
   std::atomic<bool> is_short_{false}; // storages had to leave to make room
+  // Since it was last seen whether there can be one segment.
+  std::atomic<bool> is_newly_short_{false};
   bool is_consolidated_ = false; // see Note [One segment]
   uintptr_t one_segment_ = 0; // its address; 0: there is none
   size_t room_for_small_ = 0; // bytes, if it is

@@ -139,7 +139,7 @@ void Device::obey_limit() noexcept {
   try {
     enforce_limit();
     if (excess() > 0) {
-      is_short_ = true;
+      is_short_ = is_newly_short_ = true;
       if (const auto stream = stream_to_consolidate()) {
         consolidate(*stream);
       }

@@ -185,7 +185,7 @@ void Device::leave(
   if (C10_UNLIKELY(is_limit_to_obey_.load(std::memory_order_relaxed))) {
     obey_limit();
   }
-  if (C10_UNLIKELY(is_short_.load(std::memory_order_relaxed))) {
+  if (C10_UNLIKELY(is_newly_short_.load(std::memory_order_relaxed))) {
     if (const auto stream_of_all = stream_to_consolidate()) {
       consolidate(*stream_of_all);
     }

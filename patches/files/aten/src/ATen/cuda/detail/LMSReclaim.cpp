@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -212,7 +213,9 @@ Device::Reclaimed Device::reclaim(
           : scope == Scope::kSegments
           ? policy_->choose_segments(layout_, request.bytes)
           : all_evictable();
-      is_short_ = is_short_ || (scope == Scope::kWindow && !victims.empty());
+      if (scope == Scope::kWindow && !victims.empty()) {
+        is_short_ = is_newly_short_ = true;
+      }
       eviction.add(victims);
       evict(eviction, freed);
     }
@@ -296,8 +299,14 @@ void Device::return_pending(
 void Device::settle() {
   Freed freed(*this);
   Handover::Events pending;
+  std::set<uintptr_t> homes; // of expandable segments, see hand_over
   {
     Lock lock(*this);
+    for (const auto& [address, segment] : layout_.segments()) {
+      if (segment.is_expandable) {
+        homes.insert(segment.stream);
+      }
+    }
     while (!leaving_.empty()) {
       hand_over(leaving_.front(), freed);
       leaving_.pop_front();
@@ -305,14 +314,19 @@ void Device::settle() {
     // They stay noted: the memory may get another owner meanwhile.
     pending = handover_.pending();
   }
-  // The host waits because the driver does not know of these copies.
+  // The host waits because the driver does not know of these copies. Before it
+  // unmaps memory the allocator waits for a segment's stream, but for the
+  // current device's where that is the default stream.
+  c10::cuda::CUDAGuard guard(index_);
+  for (const uintptr_t home : homes) {
+    C10_CUDA_CHECK(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(home)));
+  }
   bool have_ended = true;
   for (const Event& event : pending) {
     have_ended = cudaEventSynchronize(event.get()) == cudaSuccess && have_ended;
   }
   if (!have_ended) {
     (void)cudaGetLastError(); // of the event; the whole device is waited for
-    c10::cuda::CUDAGuard guard(index_);
     C10_CUDA_CHECK(cudaDeviceSynchronize());
   }
   Lock lock(*this);
