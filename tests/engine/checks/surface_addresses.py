@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 from harness import assert_same, is_held, lms, main, numbers, page_out, paged_out, raises
+from torch._subclasses import FakeTensorMode
 
 
 class Address:
@@ -189,6 +190,60 @@ def check_pin_gives_addresses() -> None:
         torch.cuda.reclaim_inactive()
         assert lms.is_resident(tensor)
         assert tensor.untyped_storage()[0] == 0
+    assert not is_held(tensor)
+
+
+def check_handles_cannot_be_made_up() -> None:
+    """What stands for a pin or a storage among arguments is never taken for an address."""
+    ops = torch.ops.lms
+    tensor = paged_out(numbers(6))
+    storage = tensor.untyped_storage()
+    first, second = ops.pin(storage), ops.pin(storage)
+    assert 0 not in (first, second) and first != second
+    for wrong in (1, 8, -1, first + 1, storage._cdata, storage.data_ptr(), (1 << 63) - 1):
+        raises(RuntimeError, lambda wrong=wrong: ops.unpin(wrong), "unpin", str(wrong))
+    ops.unpin(first)
+    raises(RuntimeError, lambda: ops.unpin(first), "unpin", str(first))
+    assert is_held(tensor)  # by the other one
+    ops.unpin(second)
+    assert not is_held(tensor)
+    assert ops.pin(numbers(6).untyped_storage()) == 0  # on the host nothing is managed
+    ops.unpin(0)
+    for name in ("pin", "hold", "identity", "adopt", "release", "is_resident", "let_cross"):
+        raises(RuntimeError, lambda name=name: getattr(ops, name)(storage._cdata), "Storage")
+
+
+def check_pin_under_modes() -> None:
+    """Modes that see operators get a pin's as well, and pass them on."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    for mode in (FakeTensorMode(), Passing()):
+        tensor = paged_out(numbers(6))
+        with mode, lms.pin(tensor):
+            torch.cuda.reclaim_inactive()
+            assert lms.is_resident(tensor)
+        assert not is_held(tensor)
+        with mode:
+            assert tensor.data_ptr() != 0
+        assert is_held(tensor)
+    with FakeTensorMode(), lms.pin(torch.ones(6, device="cuda")):
+        pass  # it has no bytes to keep
+
+
+def check_pin_in_compiled_code() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with lms.pin(x):
+            return x * 2
+
+    tensor = paged_out(numbers(6))
+    with lms.pin(tensor):
+        assert_same(torch.compile(function, backend="aot_eager")(tensor), numbers(6) * 2)
     assert not is_held(tensor)
 
 

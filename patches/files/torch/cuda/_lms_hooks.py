@@ -105,13 +105,13 @@ def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
         storage = storage_of(self)
         if storage is not None and storage.nbytes() > 0:
             if _wants_identity(self):
-                torch.ops.lms.adopt(storage._cdata)
-                address = torch.ops.lms.identity(storage._cdata)
+                torch.ops.lms.adopt(storage)
+                address = torch.ops.lms.identity(storage)
                 offset = 0
                 if isinstance(self, torch.Tensor):
                     offset = self.storage_offset() * self.element_size()
                 return address + offset if address else original(self)
-            torch.ops.lms.hold(storage._cdata)
+            torch.ops.lms.hold(storage)
         return original(self)
 
     return data_ptr
@@ -123,7 +123,7 @@ def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def escape(self: Any, *args: Any, **kwargs: Any) -> Any:
         storage = storage_of(self)
         if storage is not None:
-            torch.ops.lms.hold(storage._cdata)
+            torch.ops.lms.hold(storage)
         return original(self, *args, **kwargs)
 
     return escape
@@ -152,7 +152,7 @@ def _nccl_hook(original: Callable[..., Any]) -> Callable[..., Any]:
         storages = _storages_of(items)
         if any(isinstance(item, torch.cuda.Stream) for item in items):
             for storage in storages:
-                torch.ops.lms.hold(storage._cdata)
+                torch.ops.lms.hold(storage)
         with torch.cuda.lms.pin(*storages):
             return original(*args)
 
@@ -186,7 +186,7 @@ def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def with_native_storage(*args: Any, **kwargs: Any) -> Any:
         for obj in (*args, *kwargs.values()):
             if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cuda":
-                torch.ops.lms.release(obj._cdata)
+                torch.ops.lms.release(obj)
         return original(*args, **kwargs)
 
     return with_native_storage
@@ -214,8 +214,8 @@ _IN_FUNCTION = 2
 
 def _let_cross(tensors: Iterable[Any]) -> None:
     """Gradients may go to another stream; see Note [Gradients that cross streams]."""
-    storages = [storage_of(obj) for obj in tensors if isinstance(obj, torch.Tensor)]
-    torch.ops.lms.let_cross([storage._cdata for storage in storages if storage is not None])
+    for storage in _storages_of(obj for obj in tensors if isinstance(obj, torch.Tensor)):
+        torch.ops.lms.let_cross(storage)
 
 
 def _backward_hook(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -147,7 +147,7 @@ def _adopt_existing(ops: Any) -> None:
         if issubclass(type(obj), torch.Tensor):
             storage = _lms_hooks.storage_of(obj)
             if storage is not None:
-                ops.adopt(storage._cdata)
+                ops.adopt(storage)
     ops.apply_limits()  # what they hold beyond the limit can leave now
 
 
@@ -243,7 +243,7 @@ def reclaim_inactive() -> None:
 def is_resident(tensor: torch.Tensor) -> bool:
     r"""Return whether the tensor's storage is on its device (not in host memory)."""
     storage = _storage_argument(tensor)
-    return not is_loaded() or engine().is_resident(storage._cdata)
+    return not is_loaded() or engine().is_resident(storage)
 
 
 def _storage_argument(obj: Any) -> torch.UntypedStorage:
@@ -275,15 +275,15 @@ def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
     pins: list[int] = []
     try:
         for storage in storages:
-            pins.append(ops.pin(storage._cdata))
+            pins.append(ops.pin(storage))
         ops.pause_adoption()
         try:
             yield
         finally:
             ops.resume_adoption()
     finally:
-        for record in pins:
-            ops.unpin(record)
+        for handle in pins:
+            ops.unpin(handle)
 
 
 # --- the trace ---

@@ -11,7 +11,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
+#include <mutex>
+#include <random>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -247,11 +250,57 @@ void reset_peak_stats(int64_t index) {
   HostMemory::get().reset_peak();
 }
 
-// Python passes a storage as the address of its StorageImpl (`_cdata`) and
-// keeps it alive during the call.
-c10::Storage storage_at(int64_t cdata) {
-  return {c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
-      reinterpret_cast<c10::StorageImpl*>(cdata))};
+// The pins that Python holds. Anybody can call an operator with any number, so
+// what stands for a pin is no address, and one that was not given out is an
+// error. Numbers are not given out in order: a stale one is no other's pin.
+class PinTable {
+ public:
+  static PinTable& get() {
+    static auto* table = new PinTable(); // leaked: pins may outlive statics
+    return *table;
+  }
+
+  // Never 0.
+  int64_t add(c10::lms::Context* pinned) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (true) {
+      const auto handle = static_cast<int64_t>(random_() >> 1);
+      if (handle != 0 && pins_.emplace(handle, pinned).second) {
+        return handle;
+      }
+    }
+  }
+
+  c10::lms::Context* take(int64_t handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pins_.find(handle);
+    TORCH_CHECK(
+        found != pins_.end(),
+        "lms::unpin: ",
+        handle,
+        " is no pin, or one that was given back already.");
+    auto* pinned = found->second;
+    pins_.erase(found);
+    return pinned;
+  }
+
+ private:
+  std::mutex mutex_; // no other is taken under it
+  std::mt19937_64 random_{std::random_device{}()};
+  std::unordered_map<int64_t, c10::lms::Context*> pins_;
+};
+
+int64_t take_pin(const c10::Storage& storage) {
+  PinGuard guard(storage);
+  auto* pinned = guard.release();
+  return pinned ? PinTable::get().add(pinned) : 0;
+}
+
+void give_back_pin(int64_t handle) {
+  if (handle != 0) {
+    auto* pinned = PinTable::get().take(handle);
+    pinned->unpin(pinned);
+  }
 }
 
 } // namespace
@@ -300,35 +349,30 @@ TORCH_LIBRARY(lms, m) {
   m.def("stats(int device) -> Dict(str, int)", device_stats);
   m.def("reset_peak_stats(int device) -> ()", reset_peak_stats);
   m.def("reclaim_inactive() -> ()", reclaim_inactive);
-  m.def("hold(int storage) -> int", [](int64_t cdata) {
-    return reinterpret_cast<int64_t>(hold(storage_at(cdata)));
+  // Storages are passed as such, not as numbers: see PinTable.
+  m.def("hold(Storage storage) -> int", [](const c10::Storage& storage) {
+    return reinterpret_cast<int64_t>(hold(storage));
   });
   // 0 for a storage that is not managed.
-  m.def("identity(int storage) -> int", [](int64_t cdata) {
-    ManagedStorage* record = record_of(storage_at(cdata));
+  m.def("identity(Storage storage) -> int", [](const c10::Storage& storage) {
+    ManagedStorage* record = record_of(storage);
     return record ? static_cast<int64_t>(record->device.identity(record)) : 0;
   });
-  // The pin is a record's address, 0 for a storage that is not managed.
-  m.def("pin(int storage) -> int", [](int64_t cdata) {
-    return reinterpret_cast<int64_t>(PinGuard(storage_at(cdata)).release());
-  });
-  m.def("unpin(int pin) -> ()", [](int64_t pin) {
-    if (auto* pinned = reinterpret_cast<c10::lms::Context*>(pin)) {
-      pinned->unpin(pinned);
+  // 0 for a storage that is not managed.
+  m.def("pin(Storage storage) -> int", take_pin);
+  m.def("unpin(int pin) -> ()", give_back_pin);
+  m.def("adopt(Storage storage) -> ()", [](const c10::Storage& storage) {
+    if (storage.device_type() == c10::DeviceType::CUDA) {
+      Device::get(storage.device().index())
+          .adopt_existing(storage.unsafeGetStorageImpl());
     }
   });
-  m.def("adopt(int storage) -> ()", [](int64_t cdata) {
-    const auto storage = storage_at(cdata);
-    Device::get(storage.device().index())
-        .adopt_existing(storage.unsafeGetStorageImpl());
-  });
-  m.def("release(int storage) -> ()", [](int64_t cdata) {
-    release(storage_at(cdata));
-  });
-  m.def("is_resident(int storage) -> bool", [](int64_t cdata) {
-    ManagedStorage* record = record_of(storage_at(cdata));
-    return !record || record->device.is_resident(record);
-  });
+  m.def("release(Storage storage) -> ()", release);
+  m.def(
+      "is_resident(Storage storage) -> bool", [](const c10::Storage& storage) {
+        ManagedStorage* record = record_of(storage);
+        return !record || record->device.is_resident(record);
+      });
   // See Note [Gradients that cross streams].
   m.def("uses_several_streams() -> bool", uses_several_streams);
   m.def("begin_backward() -> ()", begin_backward);
@@ -337,11 +381,9 @@ TORCH_LIBRARY(lms, m) {
     return static_cast<int64_t>(
         set_autograd_scope(static_cast<AutogradScope>(scope)));
   });
-  m.def("let_cross(int[] storages) -> ()", [](at::IntArrayRef storages) {
-    for (const int64_t cdata : storages) {
-      if (ManagedStorage* record = record_of(storage_at(cdata))) {
-        record->device.let_cross(record->impl());
-      }
+  m.def("let_cross(Storage storage) -> ()", [](const c10::Storage& storage) {
+    if (ManagedStorage* record = record_of(storage)) {
+      record->device.let_cross(record->impl());
     }
   });
   m.def(
