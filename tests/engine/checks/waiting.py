@@ -60,7 +60,7 @@ def check_hold() -> None:
     tensor = paged_out(host)
     storage = tensor.untyped_storage()
     while_it_waits(
-        lambda: torch.ops.lms.hold(storage._cdata),
+        lambda: torch.ops.lms.hold(storage),
         lambda: lms.is_resident(other),
     )
     assert_same(tensor, host)
@@ -70,16 +70,16 @@ def check_two_threads_hold() -> None:
     """The second one waits for the bytes too."""
     host = numbers(1 << 18)
     tensor = paged_out(host)
-    cdata = tensor.untyped_storage()._cdata
+    storage = tensor.untyped_storage()
     before = simcuda.calls().get("cudaEventSynchronize", 0)
-    second = threading.Thread(target=lambda: torch.ops.lms.hold(cdata), daemon=True)
+    second = threading.Thread(target=lambda: torch.ops.lms.hold(storage), daemon=True)
 
     def hold_too() -> None:
         second.start()
         while simcuda.calls().get("cudaEventSynchronize", 0) < before + 2:
             assert second.is_alive(), "the bytes are not here, yet the call has ended"
 
-    while_it_waits(lambda: torch.ops.lms.hold(cdata), hold_too)
+    while_it_waits(lambda: torch.ops.lms.hold(storage), hold_too)
     second.join()
     assert_same(tensor, host)
 
@@ -89,7 +89,7 @@ def check_release() -> None:
     tensor = paged_out(host)
     storage = tensor.untyped_storage()
     while_it_waits(
-        lambda: torch.ops.lms.release(storage._cdata),
+        lambda: torch.ops.lms.release(storage),
         lambda: lms.is_resident(other),
     )
     assert_same(tensor, host)
