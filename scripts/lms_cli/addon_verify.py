@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from lms_cli import addon, elf, releases, wheelfile, zipcheck
+from lms_cli import addon, elf, progress, releases, wheelfile, zipcheck
 from lms_cli.checks import Check, check
 from lms_cli.errors import WheelError
 from lms_cli.wheelfile import RecordRow, Wheel
@@ -93,9 +93,13 @@ def system_libraries(wheel: Wheel, libraries: dict[str, bytes]) -> Check:
 def compiled(patches: Path, libraries: dict[str, bytes]) -> Check:
     """Each library is what this checkout compiles, to the last byte."""
     found = []
-    for name, library in libraries.items():
+    for number, (name, library) in enumerate(libraries.items(), start=1):
         release = releases.find(name, patches)
-        with addon.texts(release, elf.needs(io.BytesIO(library)).machine) as official:
+        doing = f"comparing library {number} of {len(libraries)}, of PyTorch {name}"
+        with (
+            progress.step(doing),
+            addon.texts(release, elf.needs(io.BytesIO(library)).machine) as official,
+        ):
             if addon.library(addon.part(release, official), official) != library:
                 found.append(f"that of {name} is not what this checkout compiles")
     return check("libraries", found, f"{len(libraries)}, each as this checkout compiles it")

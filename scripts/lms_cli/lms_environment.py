@@ -24,11 +24,16 @@ TORCH_MARKER = ".torch"  # sha256 of the installed wheel; absent while an instal
 SPACE = 11_000_000_000  # bytes: CUDA's libraries unpacked, their wheels, torch
 DESCRIBE = """
 import importlib.metadata as m, json, sys
+def text(name):
+    try:
+        return m.distribution(name).read_text("%s")
+    except m.PackageNotFoundError:
+        return None
 try:
-    torch = m.distribution("torch")
-    print(json.dumps({"version": torch.version, "manifest": torch.read_text("%s")}))
+    version = m.distribution("torch").version
 except m.PackageNotFoundError:
-    print(json.dumps({"version": None, "manifest": None}))
+    version = None
+print(json.dumps({"version": version, "manifest": text("torch") or text("torch_lms")}))
 """
 
 
@@ -167,10 +172,10 @@ def _overlay(
 
 
 def installed_version(environment: Environment) -> str:
-    """Version of the LMS torch of an environment.
+    """Version of the torch of an environment, which is an LMS wheel or has the small wheel beside.
 
     Raises:
-        BrokenEnvironmentError: there is no Python, no torch, or a torch that is not an LMS wheel.
+        BrokenEnvironmentError: there is no Python, no torch, or a torch without LMS.
     """
     remedy = (
         "Another package may have replaced it. Install the wheel that `lms build` prints with "
@@ -190,6 +195,8 @@ def installed_version(environment: Environment) -> str:
         raise BrokenEnvironmentError(f"there is no torch in {environment.folder}", remedy)
     if found["manifest"] is None:
         raise BrokenEnvironmentError(
-            f"torch {found['version']} in {environment.folder} is not an LMS wheel", remedy
+            f"torch {found['version']} in {environment.folder} is not an LMS wheel, nor is there "
+            "the small wheel, torch_lms",
+            remedy,
         )
     return str(found["version"])

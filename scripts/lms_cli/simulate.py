@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lms_cli import paths, progress, toolchain
+from lms_cli import compile, download, lms_environment, paths, progress, releases, toolchain
 from lms_cli.errors import CompileError, UsageError
 from lms_cli.lms_environment import Environment
 
@@ -81,6 +81,7 @@ def build(environment: Environment) -> Path:
     name = hashlib.sha256(str(environment.folder).encode()).hexdigest()[:12]
     folder = paths.home().resolve() / f"simcuda-{name}"
     command = [str(environment.python), str(paths.SIMCUDA / "build.py"), "--out", str(folder)]
+    command += [f"--include={include}" for include in _missing_headers(environment)]
     announcement = progress.step("building the simulated device")
     with nullcontext() if folder.exists() else announcement:  # it notices by itself what changed
         result = subprocess.run(
@@ -90,6 +91,20 @@ def build(environment: Environment) -> Path:
         tail = "\n".join(f"  {line}" for line in result.stdout.splitlines()[-SHOWN_LINES:])
         raise CompileError(f"the simulated device does not build:\n{tail}")
     return folder
+
+
+def _missing_headers(environment: Environment) -> list[Path]:
+    """Folders of those CUDA headers that PyTorch itself does not need installed.
+
+    Raises:
+        NetworkError, UsageError: they cannot be had, or not for the environment's torch.
+    """
+    if any(environment.folder.glob("lib/python3*/site-packages/nvidia/*/include/crt")):
+        return []
+    version = lms_environment.installed_version(environment).partition("+")[0]
+    release = releases.find(version, paths.PATCHES)
+    wheels = [download.fetch_locked(release.lock, name) for name in release.cuda_headers]
+    return [folder for wheel in wheels for folder in compile.unpack_headers_of(wheel)]
 
 
 def variables(built: Path, base: dict[str, str], **settings: Any) -> dict[str, str]:

@@ -60,6 +60,7 @@ class Target:
     torch: Path
     version: str  # "2.11.0+cu130"
     cuda: str  # "13.0"
+    more: tuple[Path, ...] = ()  # folders of headers that are not installed beside torch
 
     @property
     def includes(self) -> list[Path]:
@@ -67,10 +68,10 @@ class Target:
         nvidia = sorted((self.torch.parent / "nvidia").glob("*/include"))
         cccl = [path / "cccl" for path in nvidia if (path / "cccl").is_dir()]
         torch = self.torch / "include"
-        return [torch, torch / "torch/csrc/api/include", *nvidia, *cccl]
+        return [torch, torch / "torch/csrc/api/include", *nvidia, *cccl, *self.more]
 
 
-def find_target(python: str) -> Target:
+def find_target(python: str, more: tuple[Path, ...] = ()) -> Target:
     """The torch that `python` imports, with everything needed to compile against it."""
     try:
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, check=True)
@@ -79,7 +80,7 @@ def find_target(python: str) -> Target:
         raise BuildError(f"cannot run the interpreter {python}: {error}") from error
     if found is None:
         raise BuildError(f"no torch in the environment of {python}: install it there")
-    target = Target(Path(found[0]), found[1], found[2] or "")
+    target = Target(Path(found[0]), found[1], found[2] or "", more)
     if not target.cuda:
         raise BuildError(f"torch {target.version} is a build without CUDA: install one with it")
     for header, package in (
@@ -207,9 +208,9 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def build(out: Path, python: str) -> bool:
+def build(out: Path, python: str, more: tuple[Path, ...] = ()) -> bool:
     """Builds into `out` for the torch of `python`; False when nothing had to be done."""
-    target = find_target(python)
+    target = find_target(python, more)
     lib, scratch = out / "lib", out / "objects"
     compiler = Compiler(target, scratch)
     lib.mkdir(parents=True, exist_ok=True)
@@ -235,9 +236,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the result")
     parser.add_argument("--torch-python", default=sys.executable, help="whose torch to build for")
+    parser.add_argument(
+        "--include", type=Path, action="append", default=[], help="folder of CUDA headers"
+    )
     arguments = parser.parse_args()
     try:
-        built = build(arguments.out.resolve(), arguments.torch_python)
+        built = build(arguments.out.resolve(), arguments.torch_python, tuple(arguments.include))
     except (BuildError, OSError) as error:
         print(f"build.py: {error}", file=sys.stderr)
         return 1

@@ -93,7 +93,7 @@ def test_a_conflict_is_mended_by_hand_and_gone_on_with(old: FakeRelease) -> None
     mended = old.home / "rebase" / NEW / "tree" / HEADER
     mended.write_text(theirs + "inline int lms_hook() { return 42; }\n")
     result = old.lms("rebase", NEW, "--continue")
-    assert result.returncode == 0, result.stderr
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
     loaded = series.load(releases.find(NEW, old.patches))
     changed = series.apply(loaded, {CUDA_INIT: fake_torch.CUDA_INIT_TEXT, MEMBER: theirs}.get)
     assert changed.changed[MEMBER] == mended_text(theirs)

@@ -127,6 +127,20 @@ def test_an_official_torch_is_refused(pristine: FakeRelease, tmp_path: Path, pro
     assert "Traceback" not in result.stderr
 
 
+def test_the_small_wheel_beside_an_official_torch(
+    pristine: FakeRelease, tmp_path: Path, program: Path
+) -> None:
+    folder = environment_with(pristine.official, tmp_path / "small")
+    (site_packages,) = folder.glob("lib/python3*/site-packages")
+    metadata = site_packages / "torch_lms-0.5.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_lms\nVersion: 0.5\n")
+    (metadata / "LMS.json").write_text("{}")
+    result = run(pristine, folder, str(program))
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)[0] == "9.9.9+cu130"
+
+
 def test_no_torch(pristine: FakeRelease, tmp_path: Path, program: Path) -> None:
     folder = tmp_path / "empty"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)

@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
             hunks = [hunk.to_row() for hunk in state.hunks]
             report = {"release": version, "from": state.old, "hunks": hunks, "problem": problem}
             print(json.dumps(report, indent=1))
-        else:
+        elif problem or not args.go_on:  # what conflicted has been resolved otherwise
             print(*state.hunks, sep="\n")
     progress.note(f"made patches/v{version} and its row in patches/{releases.FILE_NAME}")
     return 0

@@ -115,12 +115,12 @@ def set_enabled_lms(enabled: bool) -> None:
     """
     if enabled not in (True, False):
         raise TypeError(f"enabled must be a bool, got {type(enabled).__name__}: {enabled!r}")
-    if enabled and torch.cuda.device_count() == 0:
-        warnings.warn(
-            "Large Model Support has nothing to do: there is no CUDA device", stacklevel=2
-        )
     with _switching:
         ops = engine()
+        if enabled and torch.cuda.device_count() == 0:
+            warnings.warn(
+                "Large Model Support has nothing to do: there is no CUDA device", stacklevel=2
+            )
         if bool(enabled) == ops.is_enabled():
             ops.enable_thread()
             return
