@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from harness import assert_same, is_held, lms, main, numbers
+from harness import assert_same, is_held, lms, main, numbers, raises
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -65,29 +65,90 @@ def check_copies_that_are_only_queued_are_waited_for() -> None:
     assert_same(target, host)
 
 
-def held_in_a_group(asynchronous: bool) -> None:
+def check_one_that_is_complete_when_its_work_is_seen() -> None:
     host = numbers(COUNT)
     source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    torch.ops.lms.begin_group()
-    BACKEND.gather(target, source, "group", asynchronous)
-    work_beside_it()
-    torch.ops.lms.end_group()
-    BACKEND.end_group()
+    for _ in range(3):
+        BACKEND.gather(target, source, "quick")
+        work_beside_it()
+    BACKEND.wait()
+    assert pinned() == 0
+    assert not is_held(source) and not is_held(target)
+    assert_same(target, host)
+
+
+def in_groups(kind: str, asynchronous: bool, depth: int = 1) -> None:
+    """Nothing is launched before the group ends, though its Works have completed."""
+    group, device = dist.ProcessGroup.unbox(BACKEND.group()), torch.device("cuda")
+    host = numbers(COUNT)
+    source = host.cuda()
+    target, other = (torch.zeros(COUNT, device="cuda") for _ in range(2))
+    for _ in range(depth):
+        group._start_coalescing(device)
+    with under_way():
+        for result in (target, other):
+            BACKEND.gather(result, source, kind, asynchronous)
+            work_beside_it()
+        assert lms.is_resident(source) and lms.is_resident(target) and lms.is_resident(other)
+        works = [group._end_coalescing(device) for _ in range(depth)]
+        if works[0] and depth == 1:
+            work_beside_it()
+            assert lms.is_resident(source) and lms.is_resident(target)
     work_beside_it()
     BACKEND.wait()
+    torch.cuda.synchronize()
+    assert pinned() == 0
+    assert not is_held(source) and not is_held(target) and not is_held(other)
     assert_same(target, host)
-    assert is_held(source) and is_held(target)
-    del source, target
+    assert_same(other, host)
+
+
+def check_group() -> None:
+    in_groups("event", asynchronous=True)
+
+
+def check_group_whose_collectives_have_no_works() -> None:
+    in_groups("event", asynchronous=False)
+
+
+def check_group_without_a_work() -> None:
+    in_groups("silent", asynchronous=True)
+
+
+def check_group_on_the_current_stream() -> None:
+    in_groups("silent", asynchronous=False)
+
+
+def check_group_in_a_group() -> None:
+    """The Work of the inner one is none of what is launched by the outer one."""
+    in_groups("event", asynchronous=True, depth=2)
+
+
+def check_group_that_cannot_begin() -> None:
+    class Broken(dist.ProcessGroup):
+        pass
+
+    raises(RuntimeError, lambda: Broken(0, 1)._start_coalescing(torch.device("cuda")))
+    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
+    BACKEND.gather(target, source, "event")
+    BACKEND.wait()
+    torch.cuda.synchronize()
     assert pinned() == 0
 
 
-def check_held_in_a_group() -> None:
-    """Nothing is launched before the group ends, though its Works have completed."""
-    held_in_a_group(asynchronous=True)
-
-
-def check_held_in_a_group_without_works() -> None:
-    held_in_a_group(asynchronous=False)
+def check_group_that_ends_when_lms_is_off() -> None:
+    group, device = dist.ProcessGroup.unbox(BACKEND.group()), torch.device("cuda")
+    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
+    group._start_coalescing(device)
+    BACKEND.gather(target, source, "event")
+    torch.cuda.set_enabled_lms(False)
+    group._end_coalescing(device)
+    torch.cuda.synchronize()
+    torch.cuda.set_enabled_lms(True)
+    BACKEND.gather(target, source, "event")
+    BACKEND.wait()
+    torch.cuda.synchronize()
+    assert pinned() == 0
 
 
 def check_not_held_on_the_current_stream() -> None:

@@ -10,7 +10,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -49,10 +48,17 @@ Gate& gate() {
   return *instance;
 }
 
+struct Copy {
+  void* target;
+  const void* source;
+  size_t bytes;
+};
+
 class CopyWork : public Work {
  public:
-  void launch(void* target, const void* source, size_t bytes) {
-    const auto stream = c10::cuda::getStreamFromPool();
+  void launch(
+      const std::vector<Copy>& copies,
+      c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool()) {
     c10::Event ready(c10::DeviceType::CUDA);
     ready.record(c10::cuda::getCurrentCUDAStream());
     ready.block(stream);
@@ -64,14 +70,24 @@ class CopyWork : public Work {
           gate().pass();
         },
         nullptr));
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        target, source, bytes, cudaMemcpyDeviceToDevice, stream));
+    for (const Copy& copy : copies) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(
+          copy.target,
+          copy.source,
+          copy.bytes,
+          cudaMemcpyDeviceToDevice,
+          stream));
+    }
     done_.record(stream);
   }
 
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     done_.block(c10::cuda::getCurrentCUDAStream());
     return true;
+  }
+
+  void wait_on_host() const {
+    done_.synchronize();
   }
 
  protected:
@@ -94,6 +110,9 @@ class QueuedWork final : public CopyWork {
   }
 };
 
+// By its kind, a collective is "queued", has an "event", or has happened before
+// anybody sees its Work ("quick"). A group has a Work that has an event, unless
+// its last collective is "silent".
 class CopyBackend final : public c10d::Backend {
  public:
   CopyBackend() : Backend(/*rank=*/0, /*size=*/1) {}
@@ -102,28 +121,22 @@ class CopyBackend final : public c10d::Backend {
       at::Tensor& output,
       at::Tensor& input,
       const c10d::AllgatherOptions& options) override {
-    if (!options.asyncOp && kind != "group") {
+    is_asynchronous_ = options.asyncOp;
+    if (!options.asyncOp && groups_ == 0) {
       output.copy_(input);
       return {};
     }
-    c10::intrusive_ptr<CopyWork> work;
-    if (kind == "queued") {
-      work = c10::make_intrusive<QueuedWork>();
+    const Copy copy{
+        output.mutable_data_ptr(), input.const_data_ptr(), input.nbytes()};
+    const auto work = make_work();
+    if (groups_ > 0) {
+      grouped_.push_back(copy);
     } else {
-      work = c10::make_intrusive<ProcessGroupNCCLWork>();
+      work->launch({copy});
     }
-    const auto launch = [work,
-                         target = output.mutable_data_ptr(),
-                         source = input.const_data_ptr(),
-                         bytes = input.nbytes()] {
-      work->launch(target, source, bytes);
-    };
-    if (kind == "group") {
-      grouped.emplace_back(launch);
-    } else {
-      launch();
+    if (kind == "quick") {
+      work->wait_on_host();
     }
-    works.push_back(work);
     c10::intrusive_ptr<Work> result;
     if (options.asyncOp) {
       result = work;
@@ -131,9 +144,49 @@ class CopyBackend final : public c10d::Backend {
     return result;
   }
 
+  void startCoalescing() override {
+    ++groups_;
+  }
+
+  c10::intrusive_ptr<Work> endCoalescing() override {
+    const auto work = make_work();
+    if (--groups_ == 0) {
+      work->launch(
+          std::exchange(grouped_, {}),
+          is_asynchronous_ ? c10::cuda::getStreamFromPool()
+                           : c10::cuda::getCurrentCUDAStream());
+    }
+    c10::intrusive_ptr<Work> result;
+    if (kind != "silent") {
+      result = work;
+    }
+    return result;
+  }
+
+  void wait() {
+    for (const auto& work : std::exchange(works_, {})) {
+      work->wait(std::chrono::milliseconds{0});
+    }
+  }
+
   std::string kind;
-  std::vector<std::function<void()>> grouped;
-  std::vector<c10::intrusive_ptr<CopyWork>> works;
+
+ private:
+  c10::intrusive_ptr<CopyWork> make_work() {
+    c10::intrusive_ptr<CopyWork> work;
+    if (kind == "queued") {
+      work = c10::make_intrusive<QueuedWork>();
+    } else {
+      work = c10::make_intrusive<ProcessGroupNCCLWork>();
+    }
+    works_.push_back(work);
+    return work;
+  }
+
+  int groups_ = 0; // only the outermost is launched
+  bool is_asynchronous_ = true; // the last collective
+  std::vector<Copy> grouped_;
+  std::vector<c10::intrusive_ptr<CopyWork>> works_;
 };
 
 CopyBackend& backend() {
@@ -141,8 +194,8 @@ CopyBackend& backend() {
   return *instance;
 }
 
-c10d::ProcessGroup& group() {
-  static auto instance = [] {
+c10::intrusive_ptr<c10d::ProcessGroup> group() {
+  static const auto instance = [] {
     using c10d::ProcessGroup;
     auto made = c10::make_intrusive<ProcessGroup>(/*rank=*/0, /*size=*/1);
     made->setBackend(
@@ -151,7 +204,7 @@ c10d::ProcessGroup& group() {
         c10::intrusive_ptr<c10d::Backend>::reclaim_copy(&backend()));
     return made;
   }();
-  return *instance;
+  return instance;
 }
 
 void gather(
@@ -162,19 +215,7 @@ void gather(
   backend().kind = kind;
   c10d::AllgatherOptions options;
   options.asyncOp = asynchronous;
-  group()._allgather_base(output, input, options);
-}
-
-void end_group() {
-  for (const auto& launch : std::exchange(backend().grouped, {})) {
-    launch();
-  }
-}
-
-void wait() {
-  for (const auto& work : std::exchange(backend().works, {})) {
-    work->wait(std::chrono::milliseconds{0});
-  }
+  group()->_allgather_base(output, input, options);
 }
 
 } // namespace
@@ -184,8 +225,8 @@ TORCH_LIBRARY(backend, m) {
       "gather(Tensor output, Tensor input, str kind, bool asynchronous=True)"
       " -> ()",
       gather);
-  m.def("end_group() -> ()", end_group);
-  m.def("wait() -> ()", wait);
+  m.def("group() -> __torch__.torch.classes.c10d.ProcessGroup", group);
+  m.def("wait() -> ()", [] { backend().wait(); });
   m.def("close_gate() -> ()", [] { gate().close(); });
   m.def("open_gate() -> ()", [] { gate().open(); });
 }

@@ -268,17 +268,32 @@ def _profiler_hook(is_on: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     return hook
 
 
-def _group_hook(switch: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For the beginning or the end of a group of collectives that are launched together."""
+def _group_begin_hook(original: Callable[..., None]) -> Callable[..., None]:
+    """For the beginning of a group of collectives that are launched together."""
 
-    def hook(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            getattr(torch.ops.lms, switch)()
-            return original(*args)
+    def begin(*args: Any, **kwargs: Any) -> None:
+        torch.ops.lms.begin_group()
+        try:
+            original(*args, **kwargs)
+        except BaseException:
+            torch.ops.lms.end_group(None)
+            raise
 
-        return call
+    return begin
 
-    return hook
+
+def _group_end_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For the end of such a group: its Work says when they have completed."""
+
+    def end(*args: Any, **kwargs: Any) -> Any:
+        work = None
+        try:
+            work = original(*args, **kwargs)
+        finally:
+            torch.ops.lms.end_group(None if work is None else work.boxed())
+        return work
+
+    return end
 
 
 def _keys_hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -298,15 +313,23 @@ def _keys_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return key_extractor
 
 
-def _hide_keys() -> None:
-    """For good: threads that LMS saw keep its keys when it is turned off by another one."""
-    if not hasattr(torch._ops.key_extractor, "__wrapped__"):
-        _hook(torch._ops, "key_extractor", _keys_hook)
-        _undo.pop()
+def _install_for_good() -> None:
+    """What stays when LMS is turned off, which another thread may do.
+
+    Threads that LMS saw keep its keys, and groups of collectives may be open.
+    """
+    if hasattr(torch._ops.key_extractor, "__wrapped__"):
+        return
+    _hook(torch._ops, "key_extractor", _keys_hook)
+    if torch.distributed.is_available():
+        group = torch.distributed.ProcessGroup
+        _hook(group, "_start_coalescing", _group_begin_hook)
+        _hook(group, "_end_coalescing", _group_end_hook)
+    _undo.clear()
 
 
 def install() -> None:
-    _hide_keys()
+    _install_for_good()
     for owner in (torch.Tensor, torch.UntypedStorage):
         _hook(owner, "data_ptr", _address_hook)
     _hook(torch.Tensor, "__dlpack__", _escape_hook)
@@ -327,10 +350,6 @@ def install() -> None:
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)
     _hook(torch.autograd.function.BackwardCFunction, "apply", _function_hook)
-    if torch.distributed.is_available():
-        group = torch.distributed.ProcessGroup
-        _hook(group, "_start_coalescing", _group_hook("begin_group"))
-        _hook(group, "_end_coalescing", _group_hook("end_group"))
     profiler = torch.autograd.profiler
     _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
     _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))

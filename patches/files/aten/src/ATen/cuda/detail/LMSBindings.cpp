@@ -395,7 +395,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("close_trace() -> ()", Trace::close);
   // See Note [Collectives].
   m.def("begin_group() -> ()", begin_group);
-  m.def("end_group() -> ()", end_group);
+  m.def("end_group(Any work) -> ()", end_group);
   m.def("pause_adoption() -> ()", pause_adoption);
   m.def("resume_adoption() -> ()", resume_adoption);
 }

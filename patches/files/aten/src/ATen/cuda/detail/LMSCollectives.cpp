@@ -6,6 +6,7 @@
 #include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
@@ -32,19 +33,34 @@ bool is_lazy(const c10d::Work& work) {
   return is_made_by(work, "LambdaWork");
 }
 
-thread_local int groups = 0; // that the thread has begun
-
-// Whether an operator that returns no Work is queued on the current stream.
+// Whether an operator that returns no Work is queued on the current stream, in
+// a group when that ends.
 bool is_synchronous(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto& name = schema.arguments()[i].name();
     if (name == "async_op" || name == "asyncOp") { // the latter until 2.7
-      return groups == 0 && !arguments[i].toBool();
+      return !arguments[i].toBool();
     }
   }
   return false;
+}
+
+// Which process group an operator works for, if any.
+const void* process_group_of(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (schema.arguments()[i].name() == "process_group") {
+      return arguments[i].toCustomClass<c10d::ProcessGroup>().get();
+    }
+  }
+  return nullptr;
+}
+
+bool is_nccl(const c10d::Work& work) {
+  return is_made_by(work, "ProcessGroupNCCL");
 }
 
 // A collective's pins, which belong to no thread, until it is destroyed.
@@ -56,10 +72,10 @@ class Collective {
     }
   }
   Collective(Collective&& other) noexcept
-      : work_(std::move(other.work_)),
+      : works_(std::exchange(other.works_, {})),
         pinned_(std::exchange(other.pinned_, {})) {}
   Collective& operator=(Collective&& other) noexcept {
-    std::swap(work_, other.work_);
+    std::swap(works_, other.works_);
     std::swap(pinned_, other.pinned_);
     return *this;
   }
@@ -71,13 +87,15 @@ class Collective {
     }
   }
 
-  void set_work(WorkPtr work) {
-    work_ = std::move(work);
-    if (is_nccl() && has_completed()) {
-      hold();
-    }
+  void add_work(WorkPtr work) {
+    works_.push_back(std::move(work));
   }
 
+  bool has_work() const {
+    return !works_.empty();
+  }
+
+  // For one without a Work of which nothing else is known.
   void hold() const {
     for (const auto& [device, pins] : pinned_) {
       for (const Pin& pin : pins) {
@@ -87,11 +105,16 @@ class Collective {
   }
 
   bool has_completed() const {
-    return work_->isCompleted();
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) {
+      return work->isCompleted();
+    });
   }
 
   void wait_for_device() const {
-    if (is_nccl()) {
+    if (!works_.empty() &&
+        std::all_of(works_.begin(), works_.end(), [](const auto& work) {
+          return is_nccl(*work);
+        })) {
       return;
     }
     for (const auto& [device, pins] : pinned_) {
@@ -103,13 +126,27 @@ class Collective {
   }
 
  private:
-  bool is_nccl() const {
-    return is_made_by(*work_, "ProcessGroupNCCL");
-  }
-
-  WorkPtr work_;
+  c10::SmallVector<WorkPtr, 2> works_; // all that have to complete
   PinsByDevice pinned_;
 };
+
+// What a thread has asked for since it began a group.
+struct Group {
+  int depth = 0; // groups within groups are launched when the outermost ends
+  bool is_nested = false;
+  bool is_queued = true; // all of it on current streams
+  const void* process_group = nullptr; // of the first collective
+  bool has_several = false; // process groups
+  std::vector<Collective> collectives;
+
+  void add(Collective collective, const void* owner, bool is_synchronous) {
+    has_several = has_several || (process_group && owner != process_group);
+    process_group = owner;
+    is_queued = is_queued && is_synchronous;
+    collectives.push_back(std::move(collective));
+  }
+};
+thread_local Group group;
 
 // Those under way. The mutex is held for moves only: a Work may be a Python
 // object, and to ask it or let it go may take the GIL.
@@ -149,11 +186,25 @@ bool is_functional(const c10::FunctionSchema& schema) {
 } // namespace
 
 void begin_group() {
-  ++groups;
+  group.is_nested = group.depth > 0;
+  ++group.depth;
 }
 
-void end_group() {
-  groups = std::max(groups - 1, 0); // it may have begun before LMS was on
+void end_group(const c10::IValue& work) {
+  if (group.depth == 0 || --group.depth > 0) {
+    return; // it began before LMS was on, or goes on
+  }
+  Group launched = std::exchange(group, {});
+  const bool is_told_by_work =
+      !work.isNone() && !launched.has_several && !launched.is_nested;
+  for (Collective& collective : launched.collectives) {
+    if (is_told_by_work) {
+      collective.add_work(work.toCustomClass<c10d::Work>());
+    } else if (launched.is_queued && collective.has_completed()) {
+      continue; // unpinned: the streams' order does the rest
+    }
+    add(std::move(collective));
+  }
 }
 
 bool is_collective(const c10::FunctionSchema& schema) {
@@ -179,6 +230,7 @@ void run_collective(
   const auto& schema = op.schema();
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   const bool is_queued = is_synchronous(schema, arguments);
+  const void* owner = process_group_of(schema, arguments);
   auto pinned =
       pin_arguments(schema, arguments, /*adopt=*/!is_adoption_paused());
   if (is_functional(schema)) {
@@ -194,10 +246,20 @@ void run_collective(
   Collective collective(std::move(pinned));
   run_operator(op, keys, stack);
   auto work = find_work(torch::jit::last(*stack, schema.returns().size()));
-  if (!work && !is_queued) {
-    collective.hold();
-  } else if (work && !is_lazy(*work)) {
-    collective.set_work(std::move(work));
+  if (work && is_lazy(*work)) {
+    return;
+  }
+  const bool is_grouped = group.depth > 0;
+  if (work && !(is_grouped && is_nccl(*work))) {
+    collective.add_work(std::move(work));
+  }
+  if (is_grouped) {
+    group.add(std::move(collective), owner, is_queued);
+  } else if (!collective.has_work()) {
+    if (!is_queued) {
+      collective.hold();
+    }
+  } else {
     add(std::move(collective));
   }
 }
