@@ -24,6 +24,10 @@ class Attempt {
  public:
   Attempt(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
+  // The operator has run: lets its arguments go before its results are managed.
+  void end() {
+    arguments_.clear();
+  }
   // The operator ran out of memory: whether it may run again.
   bool may_run_again() const;
   // Puts the arguments back on the stack and returns them.
@@ -35,7 +39,7 @@ class Attempt {
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   // Kept, because who unpacks lists and the like takes them off the stack.
-  const c10::SmallVector<c10::IValue, 8> arguments_;
+  c10::SmallVector<c10::IValue, 8> arguments_;
   const size_t below_; // values on the stack that are not the operator's
   const uint64_t steps_;
 };

@@ -191,8 +191,12 @@ void begin_group() {
 }
 
 void end_group(const c10::IValue& work) {
-  if (group.depth == 0 || --group.depth > 0) {
-    return; // it began before LMS was on, or goes on
+  if (group.depth == 0) {
+    return; // it began before LMS was on
+  }
+  --group.depth;
+  if (group.depth > 0) {
+    return;
   }
   Group launched = std::exchange(group, {});
   const bool is_told_by_work =

@@ -146,10 +146,12 @@ c10::DispatchKeySet keys_after(c10::DispatchKeySet keys, DispatchKey key) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
 }
 
+// `attempt`: null for an operator inside of another one.
 void run_once(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet below,
-    torch::jit::Stack* stack) {
+    torch::jit::Stack* stack,
+    Attempt* attempt) {
   const auto& schema = op.schema();
   OperatorScope scope(
       schema, below, torch::jit::last(*stack, schema.arguments().size()));
@@ -157,11 +159,12 @@ void run_once(
     AdoptionPause inside;
     op.redispatchBoxed(below, stack);
   }
-  if (!is_adoption_paused()) {
-    scope.adopt(torch::jit::last(*stack, schema.returns().size()));
-  } else {
+  if (!attempt) {
     note_step();
+    return;
   }
+  attempt->end();
+  scope.adopt(torch::jit::last(*stack, schema.returns().size()));
 }
 
 // Makes one piece of the free memory of every device that the operator's
@@ -196,13 +199,13 @@ void run_pinned(
   }
   look_after_collectives();
   if (is_adoption_paused()) { // inside an operator, which may run again
-    run_once(op, below, stack);
+    run_once(op, below, stack, nullptr);
     return;
   }
-  const Attempt attempt(op, *stack);
+  Attempt attempt(op, *stack);
   for (const auto how : {Device::Gather::kRoomy, Device::Gather::kTight}) {
     try {
-      run_once(op, below, stack);
+      run_once(op, below, stack, &attempt);
       return;
     } catch (const c10::OutOfMemoryError&) {
       if (!attempt.may_run_again()) {
@@ -211,7 +214,7 @@ void run_pinned(
     }
     gather_for(op.schema(), attempt.restore(), how);
   }
-  run_once(op, below, stack);
+  run_once(op, below, stack, &attempt);
 }
 
 // A lazy clone shares the bytes of its original until one of them is written.
