@@ -146,3 +146,32 @@ def test_wrong_variables_end_the_process(simulate, variable):
 def test_a_folder_without_a_build_is_refused(tmp_path):
     with pytest.raises(simcuda.SimulationError, match=r"run build\.py --out"):
         simcuda.environment(tmp_path, capacity="1G")
+
+
+def test_a_destroyed_stream_is_an_error_that_sticks(simulate):
+    simulate(
+        """
+        import ctypes, torch
+        torch.zeros(1, device="cuda")
+        runtime, handle = ctypes.CDLL(None), ctypes.c_void_p()
+        assert runtime.cudaStreamCreate(ctypes.byref(handle)) == 0
+        assert runtime.cudaStreamQuery(handle) == 0
+        assert runtime.cudaStreamDestroy(handle) == 0
+        assert runtime.cudaStreamQuery(handle) == 400  # cudaErrorInvalidResourceHandle
+        assert runtime.cudaDeviceSynchronize() == 400  # for whoever ignored it
+        """
+    )
+
+
+def test_a_new_stream_gets_the_handle_of_the_one_destroyed_last(simulate):
+    simulate(
+        """
+        import ctypes
+        runtime, handle, others = ctypes.CDLL(None), ctypes.c_void_p(), set()
+        for _ in range(3):
+            assert runtime.cudaStreamCreate(ctypes.byref(handle)) == 0
+            others.add(handle.value)
+            assert runtime.cudaStreamDestroy(handle) == 0
+        assert len(others) == 1
+        """
+    )

@@ -2,10 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "calls.h"
 #include "timed_stream.h"
 #include "worker_stream.h"
 
@@ -15,6 +17,8 @@ namespace {
 struct Streams {
   std::mutex mutex;
   std::map<cudaStream_t, std::shared_ptr<Stream>> created;
+  uintptr_t handles = 0;  // that were ever needed at once
+  std::vector<cudaStream_t> destroyed;  // handles, free to be given again
   std::map<int, std::shared_ptr<Stream>> legacy;  // by device
   std::vector<std::shared_ptr<Stream>> per_thread;
 
@@ -42,6 +46,28 @@ struct Streams {
 Streams& streams() {
   static Streams* all = new Streams;
   return *all;
+}
+
+// That of the stream destroyed last, as from a driver's heap, so that whoever
+// takes a new stream for the old one is found out.
+cudaStream_t next_handle(Streams& all) {
+  constexpr uintptr_t kStep = 16;  // PyTorch wants them to be even
+  if (all.destroyed.empty()) {
+    // Above the three default streams' handles.
+    return reinterpret_cast<cudaStream_t>(++all.handles * kStep);
+  }
+  const cudaStream_t handle = all.destroyed.back();
+  all.destroyed.pop_back();
+  return handle;
+}
+
+// To CUDA the use of a destroyed stream is undefined behaviour: whoever ignores
+// the error must not get away with it.
+void stick_if_destroyed(const Streams& all, cudaStream_t handle) {
+  if (std::find(all.destroyed.begin(), all.destroyed.end(), handle) !=
+      all.destroyed.end()) {
+    stick(cudaErrorInvalidResourceHandle, "a destroyed stream was used");
+  }
 }
 
 std::shared_ptr<Stream> legacy_stream(int device) {
@@ -155,15 +181,19 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device) {
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.created.find(handle);
-  return found == all.created.end() ? nullptr : found->second;
+  if (found != all.created.end()) {
+    return found->second;
+  }
+  stick_if_destroyed(all, handle);
+  return nullptr;
 }
 
 cudaStream_t create_stream(int device, unsigned flags, int priority) {
   const bool implicit = (flags & cudaStreamNonBlocking) == 0;
   auto stream = make_stream(device, implicit, priority);
-  const auto handle = reinterpret_cast<cudaStream_t>(stream.get());
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);
+  const cudaStream_t handle = next_handle(all);
   all.created[handle] = std::move(stream);
   return handle;
 }
@@ -175,10 +205,12 @@ bool destroy_stream(cudaStream_t handle) {
     std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.created.find(handle);
     if (found == all.created.end()) {
+      stick_if_destroyed(all, handle);
       return false;
     }
     stream = std::move(found->second);
     all.created.erase(found);
+    all.destroyed.push_back(handle);
   }
   stream->close();
   return true;
