@@ -44,7 +44,7 @@ def test_a_result_that_is_not_waited_for_is_wrong(simulate):
     simulate(
         """
         import torch
-        from gate import held
+        from simcuda.gate import held
         from torch.cuda import nccl
         given = [torch.ones(1000, device=f"cuda:{i}") for i in range(2)]
         for i in range(2):

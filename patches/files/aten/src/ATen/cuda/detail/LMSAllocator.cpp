@@ -189,6 +189,7 @@ void* Allocator::allocate_with_room(
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
   Device& device = wanted.device;
+  device.free_memory_in_doubt();
   if (!is_capturing()) { // else it must come from the graph's own pool
     wanted.stream = device.lender_for(wanted.bytes, wanted.stream);
   }

@@ -66,9 +66,8 @@ Handover::Events Device::uses_of(const ManagedStorage* record) {
   Handover::Events events;
   for (cudaStream_t user : record->users) {
     if (user != record->home) {
-      if (Event use = event_or_drained(index_, user)) {
-        events.push_back(std::move(use));
-      }
+      const Handover::Events uses = streams_.queued(user);
+      events.append(uses.begin(), uses.end());
     }
   }
   if (record->arrival && !record->is_used_on(record->home)) {
@@ -84,10 +83,11 @@ Event Device::copy_out(ManagedStorage* record, const HostPieces& host) {
   if (!out_stream_) {
     out_stream_ = make_copy_stream();
   }
-  wait_event(out_stream_, record_event(index_, record->home));
   // Users have waited for the arrival; if the home stream has not, it is here.
-  for (const Event& use : uses_of(record)) {
-    wait_event(out_stream_, use);
+  for (const auto& events : {streams_.queued(record->home), uses_of(record)}) {
+    for (const Event& event : events) {
+      wait_event(out_stream_, event);
+    }
   }
   try {
     Event end;
@@ -131,9 +131,10 @@ Event Device::copy_into(
   if (!stream) {
     stream = make_copy_stream();
   }
-  wait_event(stream, record_event(index_, record->home));
-  for (const Event& event : events) {
-    wait_event(stream, event);
+  for (const auto& before : {streams_.queued(record->home), events}) {
+    for (const Event& event : before) {
+      wait_event(stream, event);
+    }
   }
   try {
     Event begin = record_timed_event(index_, stream);

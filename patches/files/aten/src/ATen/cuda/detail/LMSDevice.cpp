@@ -28,6 +28,7 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
 
 Device::Device(c10::DeviceIndex index)
     : index_(index),
+      streams_(index),
       policy_(
           make_policy(Settings::get().original() ? "original" : "planned")) {}
 
@@ -93,6 +94,10 @@ ManagedStorage* Device::adopt(
     return nullptr;
   }
   const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+  // Nobody could make the home stream wait before its memory is unmapped.
+  if (segment->is_expandable && streams_.is_external(home)) {
+    return nullptr;
+  }
   if (storage->nbytes() < Settings::get().min_bytes() &&
       stream.value_or(home) == home) {
     return nullptr;
@@ -201,6 +206,7 @@ uintptr_t Device::identity(ManagedStorage* record) {
 // The address has been taken: what uses it is most likely the current stream.
 // It need not wait for the bytes any more.
 void Device::note_holder(ManagedStorage* record) {
+  streams_.meet_current();
   if (cudaStream_t user = current_stream(index_); !record->is_used_on(user)) {
     record->users.push_back(user);
   }
@@ -252,9 +258,14 @@ void Device::forget(ManagedStorage* record) noexcept {
   Lock lock(*this);
   if (record->state == ManagedStorage::State::kResident) {
     note_end_of_stay(*record);
-    freed.recorded = record->recorded;
-    free_while_used(record, freed);
-    freed.recorded_in = &freed.memory.back();
+    if (C10_UNLIKELY(may_have_unseen_users(*record))) {
+      in_doubt_.push_back(detach_memory(record));
+      is_any_in_doubt_.store(true);
+    } else {
+      freed.recorded = streams_.without_external(record->recorded);
+      free_while_used(record, freed);
+      freed.recorded_in = &freed.memory.back();
+    }
   }
   const bool is_pinned = record->pins > 0;
   remove(record, freed);
@@ -297,10 +308,12 @@ void Device::record_stream(
     ManagedStorage* record,
     c10::cuda::CUDAStream stream) {
   Lock lock(*this);
+  streams_.meet(stream);
   // Bytes that are not here have no users yet: a use of them has to wait for
   // their arrival.
   if (record->state == ManagedStorage::State::kResident) {
     note_use(record, stream.stream());
+    streams_.note_work(stream.stream());
   }
   record->recorded.push_back(stream);
 }

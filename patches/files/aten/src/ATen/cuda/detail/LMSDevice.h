@@ -8,6 +8,7 @@
 #include <ATen/cuda/detail/LMSSpace.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <ATen/cuda/detail/LMSStorage.h>
+#include <ATen/cuda/detail/LMSStreams.h>
 #include <ATen/cuda/detail/LMSTimes.h>
 #include <ATen/cuda/detail/LMSTrace.h>
 #include <ATen/cuda/detail/LMSCompat.h>
@@ -167,6 +168,8 @@ class Device {
   // in which work on the stream gets its results. See Note [Gathering an
   // operator's storages].
   void gather(cudaStream_t stream, Gather how);
+  // Frees, once the device is idle, what external streams may still use.
+  void free_memory_in_doubt();
   // Waits on the host until no copy reads from device memory that LMS gave up,
   // so that the memory can go back to the driver.
   void settle();
@@ -269,6 +272,7 @@ class Device {
   void note_access(const Pin& pin, cudaStream_t stream);
   void note_use(ManagedStorage* storage, cudaStream_t stream);
   void note_holder(ManagedStorage* storage);
+  bool may_have_unseen_users(const ManagedStorage& storage) const;
   void note_end_of_stay(const ManagedStorage& storage);
   void wait_timed(
       cudaStream_t stream,
@@ -293,7 +297,7 @@ class Device {
   void free_after(Event copied, c10::DataPtr memory, Freed& freed);
   void free_while_used(ManagedStorage* storage, Freed& freed);
   void take_over_loan(ManagedStorage* storage);
-  void end_loan(uintptr_t address);
+  void note_free(uintptr_t address);
   void note_home(ManagedStorage* storage, const void* memory);
   bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
   void evict(Eviction& eviction, Freed& freed);
@@ -381,6 +385,10 @@ class Device {
   uint64_t sent_bytes_ = 0; // to the host, ever
   uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
   uintptr_t clearing_hand_ = 0; // see Note [Bounded search]
+  Streams streams_;
+  // Of dead storages. See Note [External streams].
+  std::vector<c10::DataPtr> in_doubt_;
+  std::atomic<bool> is_any_in_doubt_{false};
   Handover handover_;
   std::map<uintptr_t, cudaStream_t> loans_; // borrowers, by address
   size_t crossing_ = 0; // records that may cross streams

@@ -2,8 +2,6 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
-#include <c10/cuda/CUDAGuard.h>
-
 #include <algorithm>
 
 // Note [Lending memory to other streams]
@@ -26,6 +24,9 @@ namespace at::cuda::lms {
 cudaStream_t Device::lender_for(size_t bytes, cudaStream_t stream) {
   const auto asking = reinterpret_cast<uintptr_t>(stream);
   Lock lock(*this);
+  if (stream) {
+    streams_.meet_current();
+  }
   const auto one = layout_.segments().find(one_segment_);
   return one != layout_.segments().end() && bytes > kSmallSize &&
           !layout_.has_gap(block_size_for(bytes), asking) && !may_grow(bytes)
@@ -54,9 +55,9 @@ void Device::lend(
     cudaStream_t lender,
     cudaStream_t borrower,
     Handover::Events& pending) {
-  c10::cuda::CUDAGuard guard(index_);
-  pending.push_back(record_event(index_, lender));
   Lock lock(*this);
+  const Handover::Events uses = streams_.queued(lender);
+  pending.append(uses.begin(), uses.end());
   loans_[reinterpret_cast<uintptr_t>(memory)] = borrower;
 }
 
@@ -87,15 +88,22 @@ void Device::note_home(ManagedStorage* record, const void* memory) {
 }
 
 // The allocator gets the block back and has given it to nobody yet.
-void Device::end_loan(uintptr_t address) {
+void Device::note_free(uintptr_t address) {
+  const auto [segment, block] = layout_.find(address);
+  if (!segment || !block) {
+    return;
+  }
+  // What was allocated by code that is no operator may have been used by it.
+  const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+  if (streams_.is_external(home) && !streams_.is_out_of_reach(home) &&
+      !is_capturing()) {
+    streams_.note_work(home);
+  }
   const auto loan = loans_.find(address);
   if (loan == loans_.end()) {
     return;
   }
-  if (const Block* block = layout_.find(address).second) {
-    handover_.put(
-        address, block->size, {event_or_drained(index_, loan->second)});
-  }
+  handover_.put(address, block->size, streams_.queued(loan->second));
   loans_.erase(loan);
 }
 

@@ -119,7 +119,7 @@ void Device::apply(const TraceEntry& entry) {
       take_over(entry);
       break;
     case TraceEntry::FREE_COMPLETED:
-      end_loan(entry.addr_);
+      note_free(entry.addr_);
       layout_.remove_block(entry.addr_);
       break;
     case TraceEntry::SEGMENT_ALLOC:

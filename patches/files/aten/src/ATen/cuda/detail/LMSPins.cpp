@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -69,6 +70,9 @@ Pins Device::try_enter(
   try {
     {
       Lock lock(*this);
+      if (stream) {
+        streams_.meet_current();
+      }
       for (const auto& [storage, writes] : accesses) {
         disarm_if_stale(storage);
         ManagedStorage* record =
@@ -120,6 +124,9 @@ void Device::give_back(const Pins& pins, Freed& freed) noexcept {
 void Device::leave(const Pins& pins) noexcept {
   Freed freed(*this);
   Lock lock(*this);
+  if (!is_capturing()) {
+    streams_.note_work(current_stream(index_));
+  }
   give_back(pins, freed);
 }
 
@@ -170,6 +177,7 @@ void Device::leave(
       trace->add_operator(operator_, span);
     }
     if (!is_capturing()) {
+      streams_.note_work(stream);
       ahead = follow_policy(eviction, freed);
       overtaken = end_to_wait_for(stream);
     }
@@ -346,13 +354,17 @@ void Device::note_access(const Pin& pin, cudaStream_t stream) {
 }
 
 void Device::note_use(ManagedStorage* record, cudaStream_t stream) {
-  if (record->is_used_on(stream)) {
+  const bool is_user = record->is_used_on(stream);
+  if (is_user && !streams_.is_external(stream)) {
     return;
   }
-  if (record->arrival) {
+  // Another stream with the handle may have waited for it.
+  if (record->arrival && !(is_user && has_happened(record->arrival))) {
     wait_timed(stream, {record->arrival}, record->waits_for);
   }
-  record->users.push_back(stream);
+  if (!is_user) {
+    record->users.push_back(stream);
+  }
 }
 
 // Makes the stream wait, and has it told how long that took.
@@ -374,6 +386,7 @@ void Device::wait_for_memory(
   if (!pending.empty()) {
     Lock lock(*this);
     wait_timed(stream, pending, Activity::kWaitForMemory);
+    streams_.note_work(stream); // it may free the memory without using it
   }
 }
 

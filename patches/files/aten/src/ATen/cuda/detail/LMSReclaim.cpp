@@ -57,6 +57,32 @@ void Device::free_after(Event copied, c10::DataPtr memory, Freed& freed) {
   hand_over(leaving, freed);
 }
 
+// Whether work that LMS has not seen may use a storage that dies, on a stream
+// that cannot be asked. See Note [External streams].
+bool Device::may_have_unseen_users(const ManagedStorage& record) const {
+  return record.held &&
+      (streams_.is_out_of_reach(record.home) ||
+       std::any_of(
+           record.users.begin(), record.users.end(), [this](cudaStream_t user) {
+             return streams_.is_out_of_reach(user);
+           }));
+}
+
+void Device::free_memory_in_doubt() {
+  if (!is_any_in_doubt_.load(std::memory_order_relaxed) || is_capturing()) {
+    return;
+  }
+  std::vector<c10::DataPtr> memory;
+  {
+    Lock lock(*this);
+    memory.swap(in_doubt_);
+    is_any_in_doubt_.store(false);
+  }
+  // The host waits because the streams that may use the memory may be gone.
+  c10::cuda::CUDAGuard guard(index_);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
 // Frees the memory of a storage that dies on the device, see Note [Handing
 // memory over].
 void Device::free_while_used(ManagedStorage* record, Freed& freed) {
@@ -297,6 +323,7 @@ void Device::return_pending(
 }
 
 void Device::settle() {
+  free_memory_in_doubt();
   Freed freed(*this);
   Handover::Events pending;
   std::set<uintptr_t> homes; // of expandable segments, see hand_over
