@@ -80,7 +80,7 @@ def scenario(mode: str, plan: str) -> None:
     if plan == DRIVER_REFUSES:
         assert eventually(has_pageable), "nobody knows that the driver refused"
     elif plan.startswith("cudaHostRegister") and came(plan, before):
-        assert eventually(lambda: count("cudaHostAlloc") > before.get("cudaHostAlloc", 0))
+        assert eventually(lambda: called("cudaHostAlloc") > before.get("cudaHostAlloc", 0))
         assert not has_pageable()
     assert lms.stats()["pinned.all.current"] == 1  # t3
     assert torch.cuda.memory_reserved() <= LIMIT
@@ -90,10 +90,10 @@ def scenario(mode: str, plan: str) -> None:
 def came(plan: str, before: dict[str, int]) -> bool:
     """Whether the call that shall fail was made: some come more or less often, as copies end."""
     name, number = plan.split(":")
-    return count(name) - before.get(name, 0) >= int(number)
+    return called(name) - before.get(name, 0) >= int(number)
 
 
-def count(function: str) -> int:
+def called(function: str) -> int:
     return simcuda.calls().get(function, 0)
 
 

@@ -43,8 +43,8 @@ class DriverLock {
   struct Work {
     uintptr_t begin;
     uintptr_t end;
-    size_t left;      // bytes that are not page-locked yet
-    int thread;       // 0: none has taken it on
+    size_t left;  // bytes that are not page-locked yet
+    int thread;   // 0: none has taken it on
     Time known_until;
   };
   struct Hold {
