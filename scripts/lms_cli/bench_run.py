@@ -148,7 +148,12 @@ class Runner:
             base["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
             base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
         return simulate.variables(
-            self._built, base, kernels="timed", card=cell.subject.card, capacity=cell.capacity
+            self._built,
+            base,
+            kernels="timed",
+            card=cell.subject.card,
+            capacity=cell.capacity,
+            driver_lock=True,
         )
 
 

@@ -24,9 +24,9 @@ def run_cell(device):
     def run(rival, capacity):
         arguments = ["--workload", "gpt-tiny", "--batch", "8", "--rival", rival]
         variables = {"PYTORCH_LMS_HOST_LIMIT": str(bench_cells.HOST_LIMIT)}
+        settings = {"kernels": "timed", "card": CARD, "driver_lock": True}
         found = device.json(
-            *(bench_cells.PROGRAM, *arguments),
-            **{"kernels": "timed", "card": CARD, "capacity": capacity, "env": variables},
+            *(bench_cells.PROGRAM, *arguments), **settings, capacity=capacity, env=variables
         )
         assert found.pop("machine")["seconds"] > 0
         return found

@@ -6,7 +6,7 @@ import checked
 import pytest
 from support.device import Device
 
-MEMORY = ["cudaMalloc", "cudaHostAlloc", "cudaMemGetInfo", "cudaStreamCreate"]
+MEMORY = ["cudaMalloc", "cudaHostRegister", "cudaMemGetInfo", "cudaStreamCreate"]
 COPIES = ["cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent"]
 EVENTS = ["cudaEventCreate", "cudaEventQuery", "cudaEventSynchronize", "cudaStreamSynchronize"]
 

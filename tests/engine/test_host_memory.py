@@ -80,3 +80,35 @@ def test_memory_is_used_again_in_the_order_in_which_copies_end(device: Device) -
     settings = {"kernels": "timed", "card": "A100-SXM-40GB"}
     waited = device.json("-c", SLOW_COPY, **settings)
     assert waited < 1e6  # ns; the copy of 1 GiB takes 40 times as long
+
+
+# How long short calls take while 1 GiB is page-locked ahead, those that take longer than usual.
+PAGE_LOCKING = """
+import simcuda, torch
+torch.cuda.set_enabled_lms(True)
+def paged_out():
+    tensor = torch.zeros(1 << 28, device="cuda")
+    torch.cuda.reclaim_inactive()
+    assert not torch.cuda.lms.is_resident(tensor)
+    return tensor
+def waits():
+    end = simcuda.virtual_time() + 1e9
+    while simcuda.virtual_time() < end:
+        before = simcuda.virtual_time()
+        torch.cuda.mem_get_info()
+        yield simcuda.virtual_time() - before
+first, usual = paged_out(), min(waits())
+second = paged_out()  # into what was ready, and the next one is ordered
+print([wait for wait in waits() if wait > usual])
+"""
+
+
+def test_nothing_waits_for_more_than_a_piece_to_be_page_locked(device: Device) -> None:
+    if not device.simulated:
+        pytest.skip("in virtual time")
+    settings = {"kernels": "timed", "card": "A100-SXM-40GB", "driver_lock": True}
+    env = {"PYTORCH_LMS_HOST_LIMIT": "64G", "PYTORCH_LMS_HOST_LEDGER": "none"}
+    waits = device.json("-c", PAGE_LOCKING, env=env, **settings)
+    assert len(waits) == 16, waits
+    assert max(waits) < 5e6, waits  # ns; the whole slab takes 160e6
+    assert waits == device.json("-c", PAGE_LOCKING, env=env, **settings)

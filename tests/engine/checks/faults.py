@@ -22,6 +22,7 @@ from harness import assert_same, lms, report
 MIB = 1 << 20
 LIMIT = 6 * MIB
 COUNT = 10  # tensors
+DRIVER_REFUSES = "cudaHostRegister:1-,cudaHostAlloc:1-"  # to page-lock anything
 LENGTH = MIB // 4  # of each, floats: 1 MiB is the largest block of the allocator's small segments
 
 Tensors = dict[str, torch.Tensor]
@@ -76,8 +77,11 @@ def scenario(mode: str, plan: str) -> None:
     simcuda.set_faults("")
     same(device, hosts)
     # A slab that is reserved ahead, as the later ones are, may never come to be needed.
-    if plan.startswith("cudaHostAlloc:1") and came(plan, before):
+    if plan == DRIVER_REFUSES:
         assert eventually(has_pageable), "nobody knows that the driver refused"
+    elif plan.startswith("cudaHostRegister") and came(plan, before):
+        assert eventually(lambda: called("cudaHostAlloc") > before.get("cudaHostAlloc", 0))
+        assert not has_pageable()
     assert lms.stats()["pinned.all.current"] == 1  # t3
     assert torch.cuda.memory_reserved() <= LIMIT
     assert not simcuda.unsimulated()
@@ -85,8 +89,12 @@ def scenario(mode: str, plan: str) -> None:
 
 def came(plan: str, before: dict[str, int]) -> bool:
     """Whether the call that shall fail was made: some come more or less often, as copies end."""
-    name, number = plan.rstrip("-").split(":")
-    return simcuda.calls().get(name, 0) - before.get(name, 0) >= int(number)
+    name, number = plan.split(":")
+    return called(name) - before.get(name, 0) >= int(number)
+
+
+def called(function: str) -> int:
+    return simcuda.calls().get(function, 0)
 
 
 def has_pageable() -> bool:
@@ -124,7 +132,7 @@ def tried(
         step()
     except RuntimeError as error:
         message = str(error)
-        assert not plan.startswith("cudaHostAlloc"), f"no pageable memory was used: {message}"
+        assert not plan.startswith("cudaHostRegister"), f"no other memory was used: {message}"
         assert message and "INTERNAL ASSERT" not in message, f"{name}: {message}"
         simcuda.set_faults("")
         print(f"  {name}: {type(error).__name__}: {message.splitlines()[0]}", flush=True)
@@ -181,8 +189,8 @@ if __name__ == "__main__":
     mode, tried_calls, *functions = sys.argv[1:]
     for name, count in calls(mode, functions).items():
         assert count, f"the program never calls {name}: nothing would be tested"
-        for call in chosen(count, int(tried_calls)) + ["1-"] * (name == "cudaHostAlloc"):
-            case = f"{name}:{call}"
+        cases = [f"{name}:{call}" for call in chosen(count, int(tried_calls))]
+        for case in cases + [DRIVER_REFUSES] * (name == "cudaHostRegister"):
             report(case, "started")
             status, output = forked(lambda plan=case: scenario(mode, plan))
             report(case, "failed" if status else "passed", f"exit status {status}\n{output}")

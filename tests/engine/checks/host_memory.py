@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import simcuda
 import torch
@@ -26,7 +27,8 @@ def host_bytes(name: str) -> int:
 
 
 def slabs_made() -> int:
-    return simcuda.calls().get("cudaHostAlloc", 0)
+    """How many the driver was asked for, where none is larger than a piece."""
+    return simcuda.calls().get("cudaHostRegister", 0)
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -151,7 +153,7 @@ def check_a_lower_limit_gives_up_what_is_reserved_ahead() -> None:
 
 def check_a_driver_that_refuses_is_not_asked_ahead_again() -> None:
     start_afresh()
-    simcuda.set_faults("cudaHostAlloc:2-")
+    simcuda.set_faults("cudaHostRegister:2-,cudaHostAlloc:1-")
     before = slabs_made()
     tensors = [paged_out(mib(6))]
     assert eventually(lambda: host_bytes("page_locked") == SLAB), "nobody knows that it refused"
@@ -166,6 +168,57 @@ def check_a_driver_that_refuses_is_not_asked_ahead_again() -> None:
     assert eventually(lambda: slabs_made() == before + 5), "it stays without memory ahead"
     for tensor in tensors:
         assert_same(tensor, mib(6))
+    start_afresh()
+
+
+def check_large_slabs_are_page_locked_in_pieces() -> None:
+    start_afresh()
+    before = slabs_made(), simcuda.calls().get("cudaHostUnregister", 0)
+    tensors = [paged_out(mib(100)) for _ in range(2)]  # across the borders of pieces
+    assert host_bytes("reserved") == host_bytes("page_locked") == 300 * MIB
+    assert eventually(lambda: simcuda.stats().page_locked_bytes == 300 * MIB)
+    assert slabs_made() == before[0] + 6, "three slabs of 64 and 36 MiB"
+    assert eventually(lambda: bytes_kept_from_forks() >= 300 * MIB)
+    for tensor in tensors:
+        assert_same(tensor, mib(100))
+        tensor.add_(1)
+    page_out(*tensors)
+    for tensor in tensors:
+        assert_same(tensor, mib(100) + 1)
+    start_afresh()
+    assert simcuda.stats().page_locked_bytes == 0
+    assert simcuda.calls()["cudaHostUnregister"] == before[1] + 6
+
+
+def bytes_kept_from_forks() -> int:
+    """Of this process's memory."""
+    kept = size = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if name == "Size:":
+            size = int(values[0]) << 10
+        elif name == "VmFlags:" and "dc" in values:
+            kept += size
+    return kept
+
+
+def check_a_piece_that_is_refused_leaves_nothing_page_locked() -> None:
+    start_afresh()
+    simcuda.set_faults("cudaHostRegister:2")
+    tensor = paged_out(mib(100))  # from cudaHostAlloc; and one more ahead
+    assert host_bytes("reserved") == host_bytes("page_locked") == 200 * MIB
+    assert eventually(lambda: simcuda.stats().page_locked_bytes == 200 * MIB)
+    assert_same(tensor, mib(100))
+    del tensor
+    start_afresh()
+    assert simcuda.stats().page_locked_bytes == 0
+    simcuda.set_faults("cudaHostRegister:2-,cudaHostAlloc:1-")
+    tensor = paged_out(mib(100))
+    assert host_bytes("reserved") == 100 * MIB and host_bytes("page_locked") == 0
+    assert simcuda.stats().page_locked_bytes == 0
+    assert_same(tensor, mib(100))
+    simcuda.set_faults("")
+    del tensor
     start_afresh()
 
 

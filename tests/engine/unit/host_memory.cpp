@@ -56,6 +56,20 @@ TEST(the_best_fit_is_taken) {
   EXPECT(ranges.room() == 0);
 }
 
+TEST(of_ranges_of_one_size_that_of_the_older_slab_is_taken) {
+  std::vector<char> memory(300);
+  char* begin = memory.data();
+  HostRanges ranges;
+  for (size_t at : {200, 0, 100}) { // the system's addresses
+    ranges.add_slab(begin + at, 100);
+  }
+  EXPECT(take(ranges, 100) == begin + 200);
+  EXPECT(take(ranges, 100) == begin);
+  ranges.give_back({begin + 200, 100});
+  EXPECT(take(ranges, 50) == begin + 200);
+  EXPECT(take(ranges, 60) == begin + 100);
+}
+
 TEST(neighbours_of_a_slab_join_and_slabs_do_not) {
   std::vector<char> memory(300);
   char* begin = memory.data();

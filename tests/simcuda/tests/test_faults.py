@@ -134,7 +134,15 @@ def test_wrong_settings_are_refused(build_dir, settings):
 
 @pytest.mark.parametrize(
     "variable",
-    ["CAPACITY=0", "DEVICES=99", "KERNELS=slow", "SCHEDULE=never", "POISON=7", "COPY_BANDWIDTH=x"],
+    [
+        "CAPACITY=0",
+        "DEVICES=99",
+        "KERNELS=slow",
+        "SCHEDULE=never",
+        "POISON=7",
+        "COPY_BANDWIDTH=x",
+        "DRIVER_LOCK=2",
+    ],
 )
 def test_wrong_variables_end_the_process(simulate, variable):
     name, _, value = f"SIMCUDA_{variable}".partition("=")

@@ -159,6 +159,7 @@ except NotImplementedError as error:
         ({"kernels": "async", "card": CARD}, 'need kernels="timed"'),
         ({"kernels": "timed", "card": CARD, "schedule": "late"}, "mean nothing"),
         ({"timeline": "file"}, 'need kernels="timed"'),
+        ({"driver_lock": True}, 'need kernels="timed"'),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(build_dir, settings, message):

@@ -134,6 +134,7 @@ def test_memory_page_locked_in_the_background_is_waited_for_at_a_copy(timed):
     timed("""
 import threading
 register = torch.cuda.cudart().cudaHostRegister
+unregister = torch.cuda.cudart().cudaHostUnregister
 device = on_device(64)
 def wait(meanwhile):
     torch.cuda.synchronize()
@@ -148,12 +149,149 @@ def wait(meanwhile):
         torch.cuda.synchronize()
     begin = simcuda.virtual_time()
     device.copy_(memory, non_blocking=True)
-    return simcuda.virtual_time() - begin
+    takes = simcuda.virtual_time() - begin
+    assert unregister(memory.data_ptr()) == 0
+    return takes
 locking = wait(0)
 assert 0.15 * (64 << 20) < locking < 0.15 * (64 << 20) + 5 * MS
 assert abs(wait(4 * MS) - (locking - 4 * MS)) < 0.1 * MS
 assert wait(20 * MS) < 0.05 * MS
+# What a thread page-locks in pieces is ready with the last of them.
+memory = torch.empty(64 << 20, dtype=torch.uint8)
+def register_halves():
+    for half in memory.chunk(2):
+        assert register(half.data_ptr(), half.numel(), 0) == 0
+thread = threading.Thread(target=register_halves)
+thread.start()
+thread.join()
+begin = simcuda.virtual_time()
+device[:1000].copy_(memory[:1000], non_blocking=True)
+assert simcuda.virtual_time() - begin > 0.15 * (64 << 20)
 """)
+
+
+# Threads that page-lock memory, and what the program waits for meanwhile.
+PAGE_LOCKING = """
+import ctypes, mmap, threading
+runtime = ctypes.CDLL(None)
+MIB, POPULATE_WRITE, DONTFORK = 1 << 20, 23, 10
+CLEAR, LOCK = card["page_clear_ns_per_byte"] * MIB, card["page_lock_ns_per_byte"] * MIB
+CALLS = card["calls"]
+
+def pages(mib):
+    "The address of fresh memory."
+    runtime.mmap.restype = ctypes.c_void_p
+    size = ctypes.c_size_t(mib * MIB)
+    access, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return runtime.mmap(None, size, access, private, -1, ctypes.c_size_t(0))
+
+def advise(address, mib, advice):
+    assert runtime.madvise(ctypes.c_void_p(address), ctypes.c_size_t(mib * MIB), advice) == 0
+
+def register(address, mib):
+    size = ctypes.c_size_t(mib * MIB)
+    assert runtime.cudaHostRegister(ctypes.c_void_p(address), size, 1) == 0
+
+def allocate(mib):
+    address = ctypes.c_void_p()
+    assert runtime.cudaHostAlloc(ctypes.byref(address), ctypes.c_size_t(mib * MIB), 1) == 0
+
+def in_the_background(work, *arguments):
+    thread = threading.Thread(target=work, args=arguments)
+    thread.start()
+    return thread
+
+def waits():
+    "Nanoseconds that short calls take, until all threads are done; the times of those over 0.1 ms."
+    found = []
+    begin = simcuda.virtual_time()
+    while simcuda.virtual_time() < begin + 500 * MS:
+        before = simcuda.virtual_time()
+        torch.cuda.mem_get_info()
+        if simcuda.virtual_time() - before > MS // 10:
+            found.append((before - begin, simcuda.virtual_time() - begin))
+    return found
+
+def near(found, expected):
+    assert len(found) == len(expected), (found, expected)
+    for pair, other in zip(found, expected):
+        for time, wanted in zip(pair, other):
+            assert abs(time - wanted) < MS / 4, (found, expected)
+
+torch.cuda.mem_get_info()
+"""
+
+
+def test_calls_wait_while_a_thread_page_locks(timed):
+    program = (
+        PAGE_LOCKING
+        + """
+in_the_background(allocate, 64).join()
+takes = CALLS["cudaHostAlloc"] + 64 * (CLEAR + LOCK)
+near(waits(), [(0, takes)] if LOCKS else [])
+# Operators' kernels too, and not what only reads the thread's state.
+in_the_background(allocate, 64).join()
+begin = simcuda.virtual_time()
+torch.cuda.current_device()
+assert simcuda.virtual_time() - begin < MS
+x = torch.zeros(4, device="cuda")
+assert (simcuda.virtual_time() - begin > takes - MS) == LOCKS
+"""
+    )
+    timed("LOCKS = True" + program, driver_lock=True)
+    timed("LOCKS = False" + program)
+
+
+def test_memory_that_is_there_is_page_locked_sooner(timed):
+    timed(
+        PAGE_LOCKING
+        + """
+def work(address):
+    advise(address, 64, POPULATE_WRITE)
+    register(address, 64)
+in_the_background(work, pages(64)).join()
+takes = CALLS["cudaHostRegister"] + 64 * LOCK
+near(waits(), [(64 * CLEAR, 64 * CLEAR + takes)])
+in_the_background(register, pages(64), 64).join()  # the driver has the pages cleared
+near(waits(), [(0, takes + 64 * CLEAR)])
+half = pages(64)
+advise(half, 32, POPULATE_WRITE)
+in_the_background(register, half, 64).join()
+near(waits(), [(0, takes + 32 * CLEAR)])
+""",
+        driver_lock=True,
+    )
+
+
+def test_what_is_announced_is_waited_for_however_late_its_thread_runs(timed):
+    timed(
+        PAGE_LOCKING
+        + """
+import time
+def work(address):
+    for at in range(address, address + 96 * MIB, 32 * MIB):
+        time.sleep(0.05)  # in real time, while the program would go on
+        advise(at, 32, POPULATE_WRITE)
+        time.sleep(0.05)
+        register(at, 32)
+address = pages(96)
+advise(address, 96, DONTFORK)
+thread = in_the_background(work, address)
+clear, lock = 32 * CLEAR, CALLS["cudaHostRegister"] + 32 * LOCK
+near(waits(), [(clear + i * (clear + lock), (i + 1) * (clear + lock)) for i in range(3)])
+thread.join()
+# A thread that ends without having done it, and the program itself, hold nobody up.
+address = pages(8)
+advise(address, 8, DONTFORK)
+in_the_background(advise, address, 8, POPULATE_WRITE)
+torch.cuda.synchronize()
+address = pages(8)
+advise(address, 8, DONTFORK)
+advise(address, 8, POPULATE_WRITE)
+torch.cuda.synchronize()
+""",
+        driver_lock=True,
+    )
 
 
 def test_pageable_copies_hold_the_host_up(timed):

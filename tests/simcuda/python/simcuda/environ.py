@@ -28,6 +28,7 @@ def environment(
     kernels: str = "inline",
     card: str | None = None,
     timeline: str | os.PathLike[str] | None = None,
+    driver_lock: bool = False,
     copy_bandwidth: int | None = None,
     schedule: str | None = None,
     faults: str | None = None,
@@ -45,6 +46,8 @@ def environment(
             while the host runs ahead; "timed" computes nothing: work takes virtual time.
         card: whose times to take, a name in cards.json; for kernels="timed", which needs one.
         timeline: file to write what the devices do and when; with kernels="timed" only.
+        driver_lock: whether calls wait while a thread in the background page-locks memory; with
+            kernels="timed" only.
         copy_bandwidth: bytes per second each way between host and device; None is unlimited.
         schedule: None runs work as it comes; "early", "late" and "split" see the README.
         faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
@@ -62,7 +65,7 @@ def environment(
     _check_choice("schedule", schedule)
     if poison not in (0, 1, 2):
         raise SimulationError(f"poison={poison} is not valid: expected 0, 1 or 2")
-    _check_timed(kernels, card, timeline, schedule, copy_bandwidth)
+    _check_timed(kernels, card, timeline or driver_lock, schedule, copy_bandwidth)
     if not 1 <= devices <= 16:
         raise SimulationError(f"devices={devices} is not valid: expected 1 to 16")
     if faults and not _FAULTS.fullmatch(faults):
@@ -84,6 +87,8 @@ def environment(
         result["SIMCUDA_CARD"] = cards.describe(card)
     if timeline is not None:
         result["SIMCUDA_TIMELINE"] = str(Path(timeline).resolve())
+    if driver_lock:
+        result["SIMCUDA_DRIVER_LOCK"] = "1"
     result["SIMCUDA_POISON"] = str(poison)
     if copy_bandwidth is not None:
         result["SIMCUDA_COPY_BANDWIDTH"] = _size("copy_bandwidth", copy_bandwidth)
@@ -132,7 +137,7 @@ def _check_choice(name: str, value: str | None) -> None:
 def _check_timed(
     kernels: str,
     card: str | None,
-    timeline: str | os.PathLike[str] | None,
+    extras: object,
     schedule: str | None,
     copy_bandwidth: int | None,
 ) -> None:
@@ -144,8 +149,8 @@ def _check_timed(
             )
         if schedule is not None or copy_bandwidth is not None:
             raise SimulationError('schedule and copy_bandwidth mean nothing with kernels="timed"')
-    elif card is not None or timeline is not None:
-        raise SimulationError('card and timeline need kernels="timed"')
+    elif card is not None or extras:
+        raise SimulationError('card, timeline and driver_lock need kernels="timed"')
 
 
 def _size(name: str, value: int | str) -> str:

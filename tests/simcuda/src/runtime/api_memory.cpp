@@ -6,6 +6,7 @@
 #include "../simcuda.h"
 #include "calls.h"
 #include "card.h"
+#include "cleared_pages.h"
 #include "config.h"
 #include "copy.h"
 #include "device.h"
@@ -18,15 +19,18 @@ using namespace simcuda;
 
 namespace {
 
-// Who uses what a thread in the background has page-locked has waited for it.
+// Of memory that was not there before, the kernel clears the pages. Who uses
+// what a thread in the background has page-locked has waited for it.
 void spend_page_locking(const void* address, size_t bytes) {
   if (!timed()) {
     return;
   }
-  timing::spend(card().page_locking(bytes));
+  const size_t cleared = take_cleared(address, bytes);
+  timing::spend(card().page_locking(bytes) + card().clearing(bytes - cleared));
   if (!timing::in_program()) {
-    set_ready(address, timing::worked_until());
+    set_ready(address, timing::thread_number(), timing::worked_until());
   }
+  timing::note_page_locked(address, bytes);
 }
 
 cudaError_t copy_on(void* to, const void* from, size_t bytes,
@@ -126,10 +130,14 @@ SIMCUDA_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 SIMCUDA_API cudaError_t cudaHostAlloc(void** address, size_t bytes,
                                       unsigned /*flags*/) {
+  const timing::HoldsDriver holds_driver;
   SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
   *address = allocate_page_locked(bytes);
+  if (*address == nullptr) {
+    return report(cudaErrorMemoryAllocation);
+  }
   spend_page_locking(*address, bytes);
-  return report(*address ? cudaSuccess : cudaErrorMemoryAllocation);
+  return cudaSuccess;
 }
 
 SIMCUDA_API cudaError_t cudaMallocHost(void** address, size_t bytes) {
@@ -137,6 +145,7 @@ SIMCUDA_API cudaError_t cudaMallocHost(void** address, size_t bytes) {
 }
 
 SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
+  const timing::HoldsDriver holds_driver;
   SIMCUDA_ENTER("cudaFreeHost", cudaErrorUnknown);
   if (address == nullptr) {
     return cudaSuccess;
@@ -148,14 +157,17 @@ SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
 
 SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
                                          unsigned /*flags*/) {
+  const timing::HoldsDriver holds_driver;
   SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
-  const bool registered = register_page_locked(address, bytes);
+  if (!register_page_locked(address, bytes)) {
+    return report(cudaErrorHostMemoryAlreadyRegistered);
+  }
   spend_page_locking(address, bytes);
-  return report(registered ? cudaSuccess
-                           : cudaErrorHostMemoryAlreadyRegistered);
+  return cudaSuccess;
 }
 
 SIMCUDA_API cudaError_t cudaHostUnregister(void* address) {
+  const timing::HoldsDriver holds_driver;
   SIMCUDA_ENTER("cudaHostUnregister", cudaErrorUnknown);
   synchronize(-1);
   return report(unregister_page_locked(address)

@@ -180,6 +180,9 @@ cudaError_t enter_thread(Function& function) {
 }
 
 cudaError_t enter(Function& function) {
+  if (timed() && !forked()) {
+    timing::wait_for_driver();
+  }
   const cudaError_t error = enter_thread(function);
   return error != cudaSuccess ? error : sticky();
 }

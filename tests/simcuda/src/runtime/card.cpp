@@ -109,6 +109,7 @@ Card::Card(const std::string& text) {
   operation_ns_ = values.number("operator_ns");
   call_ns_ = values.number("call_ns");
   calls_ = values.group("call_ns.");
+  page_clear_ns_per_byte_ = values.number("page_clear_ns_per_byte");
   page_lock_ns_per_byte_ = values.number("page_lock_ns_per_byte");
 }
 
@@ -132,6 +133,10 @@ Time Card::copy(Part direction, uint64_t bytes, bool page_locked) const {
 Time Card::call(const std::string& function) const {
   const auto found = calls_.find(function);
   return rounded(found == calls_.end() ? call_ns_ : found->second);
+}
+
+Time Card::clearing(uint64_t bytes) const {
+  return rounded(page_clear_ns_per_byte_ * static_cast<double>(bytes));
 }
 
 Time Card::page_locking(uint64_t bytes) const {

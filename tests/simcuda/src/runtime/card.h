@@ -30,8 +30,10 @@ class Card {
   // A copy between host and device.
   Time copy(Part direction, uint64_t bytes, bool page_locked) const;
 
-  // Host time of a function of the runtime, and of bytes that it page-locks.
+  // Host time of a function of the runtime, of bytes that the kernel clears,
+  // and of bytes that are there and get page-locked.
   Time call(const std::string& function) const;
+  Time clearing(uint64_t bytes) const;
   Time page_locking(uint64_t bytes) const;
   // Host time of an operator, from the program's call to the kernel's launch.
   Time operation() const;
@@ -52,6 +54,7 @@ class Card {
   double operation_ns_ = 0;
   double call_ns_ = 0;                   // of functions that are not in calls_
   std::map<std::string, double> calls_;  // nanoseconds
+  double page_clear_ns_per_byte_ = 0;
   double page_lock_ns_per_byte_ = 0;
 };
 

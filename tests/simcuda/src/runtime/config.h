@@ -26,6 +26,7 @@ struct Config {
   std::string faults;       // plan, see calls.h
   std::string card;         // see card.h; used in timed mode
   std::string timeline;     // file to write, see timeline.h; likewise
+  bool driver_lock;         // see driver_lock.h; likewise
 
   // True when the schedule delays this kind until somebody waits for it.
   bool delays(TaskKind kind) const;

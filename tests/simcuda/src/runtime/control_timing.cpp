@@ -24,6 +24,7 @@ SIMCUDA_API cudaError_t simcudaTime(cudaStream_t handle, int device,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
+  timing::wait_for_driver();
   if (kernel->launches > 0) {
     stream->enqueue({TaskKind::Kernel,
                      {},

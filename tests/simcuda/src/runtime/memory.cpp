@@ -237,12 +237,18 @@ bool free_page_locked(void* address) {
   return true;
 }
 
-void set_ready(const void* address, int64_t time) {
+void set_ready(const void* address, int thread, int64_t time) {
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
   const auto found = m.ranges.find(number(address));
-  if (found != m.ranges.end()) {
-    found->second.ready = time;
+  if (found == m.ranges.end()) {
+    return;
+  }
+  found->second.thread = thread;
+  for (auto& [base, range] : m.ranges) {
+    if (range.thread == thread) {
+      range.ready = time;
+    }
   }
 }
 

@@ -23,6 +23,7 @@ struct Range {
   size_t bytes = 0;     // 0: unknown, for pageable memory
   bool mapped = false;  // see virtual_memory.h and ipc.h
   int64_t ready = 0;    // virtual time, ns, see set_ready
+  int thread = 0;       // that has page-locked it in the background
 
   bool holds(const void* address, size_t n) const {
     return place == Place::Pageable || number(address) + n <= base + bytes;
@@ -49,9 +50,10 @@ void remove_mapped(void* address);
 
 void* allocate_page_locked(size_t bytes);
 bool free_page_locked(void* address);
-// In timed mode: a thread in the background has page-locked the memory by
-// `time`, in virtual nanoseconds. Who uses it has waited until then.
-void set_ready(const void* address, int64_t time);
+// In timed mode: that thread in the background has page-locked the memory by
+// `time`, in virtual nanoseconds. Who uses it has waited until then, and so has
+// who uses what it has page-locked before: it may all be one thing.
+void set_ready(const void* address, int thread, int64_t time);
 bool register_page_locked(void* address, size_t bytes);
 bool unregister_page_locked(void* address);
 

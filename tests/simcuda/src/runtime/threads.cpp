@@ -22,7 +22,9 @@ struct Start {
 void* run(void* given) {
   const std::unique_ptr<Start> start(static_cast<Start*>(given));
   timing::begin_thread(start->time);
-  return start->function(start->argument);
+  void* result = start->function(start->argument);
+  timing::end_thread();
+  return result;
 }
 
 }  // namespace

@@ -5,11 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
 #include "card.h"
 #include "config.h"
+#include "driver_lock.h"
+#include "memory.h"
 #include "timeline.h"
 
 namespace simcuda::timing {
@@ -17,9 +23,13 @@ namespace {
 
 // Streams hold this much; then a launch blocks, as on a card.
 constexpr size_t kDepth = 1024;
+// What was announced and nobody does for so long, in real time, is given up.
+constexpr std::chrono::seconds kPatience{60};
 
 struct World {
   std::mutex mutex;
+  DriverLock driver;
+  std::condition_variable driver_changed;
   Simulation simulation{config().devices, card().together};
   Time program = 0;  // the program's clock
   std::array<std::array<Time, kParts>, 16> busy{};
@@ -55,8 +65,18 @@ class Clock {
     worked_until_ = time;
   }
   void spend(World& w, Time time) {
-    worked_until_ += time;
+    const Time before = std::exchange(worked_until_, worked_until_ + time);
     advance_to(w, now(w) + time);
+    if (!in_program_ && config().driver_lock) {
+      if (holds_driver_) {
+        w.driver.hold(before, worked_until_);
+      }
+      w.driver.advance(number_, worked_until_);
+      w.driver_changed.notify_all();
+    }
+  }
+  void hold_driver(bool holds) {
+    holds_driver_ = holds;
   }
   Time worked_until() const {
     return worked_until_;
@@ -67,11 +87,21 @@ class Clock {
   bool in_program() const {
     return in_program_;
   }
+  int number() const {
+    return number_;
+  }
 
  private:
+  static int next_number() {
+    static std::atomic<int> last{0};
+    return ++last;
+  }
+
+  const int number_ = next_number();
   bool in_program_ = getpid() == static_cast<pid_t>(syscall(SYS_gettid));
   Time mine_ = 0;
   Time worked_until_ = 0;  // from the thread's start on, without any wait
+  bool holds_driver_ = false;
 };
 
 Clock& clock() {
@@ -117,6 +147,20 @@ Time worked_until() {
   return clock().worked_until();
 }
 
+void end_thread() {
+  if (!config().driver_lock) {
+    return;
+  }
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  w.driver.give_up(clock().number());
+  w.driver_changed.notify_all();
+}
+
+int thread_number() {
+  return clock().number();
+}
+
 void join_program() {
   clock().join_program();
 }
@@ -128,6 +172,69 @@ bool in_program() {
 Time program_now() {
   std::lock_guard<std::mutex> lock(world().mutex);
   return world().program;
+}
+
+HoldsDriver::HoldsDriver() {
+  clock().hold_driver(true);
+}
+
+HoldsDriver::~HoldsDriver() {
+  clock().hold_driver(false);
+}
+
+void wait_for_driver() {
+  if (!config().driver_lock || !clock().in_program()) {
+    return;
+  }
+  World& w = world();
+  std::unique_lock<std::mutex> lock(w.mutex);
+  while (true) {
+    const bool is_known = w.driver_changed.wait_for(
+        lock, kPatience, [&w] { return w.driver.knows(w.program); });
+    if (!is_known) {
+      w.driver.give_up_unknown(w.program);
+      std::fprintf(stderr,
+                   "simcuda: memory that is kept from forks (MADV_DONTFORK) "
+                   "was expected to be page-locked, and was not\n");
+    }
+    const Time free = w.driver.free_from(w.program);
+    if (free == w.program) {
+      return;
+    }
+    clock().advance_to(w, free);
+  }
+}
+
+void announce_page_locking(const void* begin, size_t bytes) {
+  if (!config().driver_lock || !clock().in_program()) {
+    return;
+  }
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  w.driver.announce(number(begin), bytes, w.program);
+}
+
+void work_on(const void* address) {
+  if (!config().driver_lock) {
+    return;
+  }
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (clock().in_program()) {
+    w.driver.give_up(number(address));  // it cannot wait for itself
+  } else {
+    w.driver.take_on(clock().number(), number(address));
+  }
+}
+
+void note_page_locked(const void* begin, size_t bytes) {
+  if (!config().driver_lock) {
+    return;
+  }
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  w.driver.complete(number(begin), bytes);
+  w.driver_changed.notify_all();
 }
 
 int add_stream(int device) {

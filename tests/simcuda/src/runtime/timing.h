@@ -6,9 +6,11 @@
 // an operator) has its own, which never lags behind the program's: what it
 // waits for does not hold up the program. When it is run is a matter of real
 // time, so what it makes for the program is ready when it would be, had the
-// thread run from its start on and not waited.
+// thread run from its start on and not waited. While it page-locks memory, it
+// holds the driver's lock (driver_lock.h), if that is configured.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -26,10 +28,31 @@ void wait_for(Time time);
 void begin_thread(Time time);
 // What the calling thread's clock would show if it had never waited.
 Time worked_until();
+// The calling thread is at its end.
+void end_thread();
+// The calling thread's number, from 1.
+int thread_number();
 // The calling thread runs operators: it is one of the program's.
 void join_program();
 bool in_program();
 Time program_now();
+
+// The program's threads wait until none in the background has the driver's
+// lock. In what such a thread spends while it has a HoldsDriver, it has.
+void wait_for_driver();
+class HoldsDriver {
+ public:
+  HoldsDriver();
+  HoldsDriver(const HoldsDriver&) = delete;
+  HoldsDriver& operator=(const HoldsDriver&) = delete;
+  ~HoldsDriver();
+};
+// The program will have a thread in the background page-lock this memory, and
+// does not go past what that thread is known to do.
+void announce_page_locking(const void* begin, size_t bytes);
+// The calling thread works on such memory, or has page-locked it.
+void work_on(const void* address);
+void note_page_locked(const void* begin, size_t bytes);
 
 int add_stream(int device);
 // See Simulation. A full stream makes the caller wait, as on a card.

@@ -39,18 +39,22 @@ void copy_pieces(
     size_t bytes,
     cudaMemcpyKind kind,
     cudaStream_t stream) {
+  const bool is_out = kind == cudaMemcpyDeviceToHost;
   auto* at = static_cast<char*>(device);
-  for (const HostRange& piece : host) {
-    const size_t part = std::min(bytes, piece.bytes); // less in the last one
-    const bool is_out = kind == cudaMemcpyDeviceToHost;
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        is_out ? piece.begin : at,
-        is_out ? at : piece.begin,
-        part,
-        kind,
-        stream));
-    at += part;
-    bytes -= part;
+  for (HostRange left : host) {
+    left.bytes = std::min(left.bytes, bytes); // less in the last one
+    bytes -= left.bytes;
+    while (left.bytes > 0) {
+      const size_t part = std::min(left.bytes, bytes_to_border(left.begin));
+      C10_CUDA_CHECK(cudaMemcpyAsync(
+          is_out ? left.begin : at,
+          is_out ? at : left.begin,
+          part,
+          kind,
+          stream));
+      at += part;
+      left = {left.begin + part, left.bytes - part};
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 namespace at::cuda::lms {
 
 void HostRanges::add_slab(char* begin, size_t bytes) {
-  slabs_[begin] = bytes;
+  slabs_[begin] = {bytes, ++last_number_};
   insert({begin, bytes});
 }
 
@@ -14,7 +14,7 @@ bool HostRanges::remove_slab(char* begin) {
   const auto slab = slabs_.find(begin);
   const auto range = free_.find(begin);
   if (slab == slabs_.end() || range == free_.end() ||
-      range->second != slab->second) {
+      range->second != slab->second.bytes) {
     return false;
   }
   erase(range);
@@ -28,11 +28,11 @@ HostPieces HostRanges::take(size_t bytes) {
     return pieces;
   }
   while (bytes > 0) {
-    auto range = free_by_size_.lower_bound({bytes, nullptr});
+    auto range = free_by_size_.lower_bound({bytes, 0, nullptr});
     if (range == free_by_size_.end()) {
       --range;
     }
-    const auto [size, begin] = *range;
+    const auto [size, slab, begin] = *range;
     const size_t taken = std::min(size, bytes);
     erase(free_.find(begin));
     if (size > taken) {
@@ -49,10 +49,11 @@ size_t HostRanges::room() const {
   size_t pieces = 0;
   for (auto range = free_by_size_.rbegin(); range != free_by_size_.rend();
        ++range) {
-    if (pieces == kMostPieces || (pieces > 0 && range->first < kLeastPiece)) {
+    const size_t bytes = std::get<0>(*range);
+    if (pieces == kMostPieces || (pieces > 0 && bytes < kLeastPiece)) {
       break;
     }
-    room += range->first;
+    room += bytes;
     ++pieces;
   }
   return room;
@@ -81,12 +82,17 @@ void HostRanges::give_back(HostRange range) {
 
 void HostRanges::insert(HostRange range) {
   free_[range.begin] = range.bytes;
-  free_by_size_.emplace(range.bytes, range.begin);
+  free_by_size_.insert(key(range));
 }
 
 HostRanges::Free::iterator HostRanges::erase(Free::iterator range) {
-  free_by_size_.erase({range->second, range->first});
+  free_by_size_.erase(key({range->first, range->second}));
   return free_.erase(range);
+}
+
+HostRanges::BySize HostRanges::key(HostRange range) const {
+  const auto slab = std::prev(slabs_.upper_bound(range.begin));
+  return {range.bytes, slab->second.number, range.begin};
 }
 
 } // namespace at::cuda::lms

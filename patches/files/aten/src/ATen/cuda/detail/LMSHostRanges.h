@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -42,13 +42,22 @@ class HostRanges {
 
  private:
   using Free = std::map<char*, size_t>; // bytes by address
+  struct Slab {
+    size_t bytes;
+    size_t number; // in the order in which they came
+  };
+  // Of ranges of one size, that of the older slab is taken. The system is free
+  // to give slabs any addresses, and the same requests get the same memory.
+  using BySize = std::tuple<size_t, size_t, char*>; // bytes, slab, address
 
   void insert(HostRange range);
   Free::iterator erase(Free::iterator range);
+  BySize key(HostRange range) const;
 
-  std::map<char*, size_t> slabs_; // bytes by address
+  std::map<char*, Slab> slabs_; // by address
+  size_t last_number_ = 0;
   Free free_;
-  std::set<std::pair<size_t, char*>> free_by_size_;
+  std::set<BySize> free_by_size_;
 };
 
 } // namespace at::cuda::lms
