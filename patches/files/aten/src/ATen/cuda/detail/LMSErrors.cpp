@@ -69,7 +69,8 @@ void report_error() {
   if (scopes > 0 || !given_up) {
     return;
   }
-  const Refusal error = *std::exchange(given_up, std::nullopt);
+  const Refusal error = *given_up;
+  given_up.reset();
   --uncounted_on(error.device);
   std::vector<OutOfMemoryObserver> told;
   {
