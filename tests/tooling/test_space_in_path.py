@@ -1,9 +1,9 @@
 """The command works from a checkout in a folder whose path has a space.
 
 What takes long to make is shared with this checkout by links: environments, the compiled library,
-wheels. So nothing is installed or compiled in such a folder but by `verify` and the simulated
-device. `bench` goes as far as its list: a cell takes a minute. Not tried: `rebase` and `lock`, which
-download for minutes, `demo`, which is `run` for minutes, and `trace replay`, which compiles.
+wheels; the simulated device is copied and brought up to date. `bench` goes as far as its list: a
+cell takes a minute. Not tried: `rebase` and `lock`, which download for minutes, `demo`, which is
+`run` for minutes, and `trace replay`, which compiles.
 """
 
 from __future__ import annotations
