@@ -33,6 +33,7 @@ def test_somebody_else_takes_a_tenth(device: Device, digest: str, mode: str, ker
     assert done["free"] >= done["card"] // 50, "nothing is left for the next one"
     assert done["failures"] <= 2, "what the driver refused once was asked for again"
     assert done["late_failures"] == 0
+    assert done["errors"] == 0, "the program got no error"
     assert done["late_allocations"] == 0
 
 

@@ -13,6 +13,14 @@ def test_out_of_memory(device: Device, subtests: pytest.Subtests, kernels: str) 
     checked.expect_passed(results, subtests)
 
 
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_errors_that_count(device: Device, subtests: pytest.Subtests, kernels: str) -> None:
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    results = checked.run(device, "errors_that_count", capacity="512M", kernels=kernels)
+    checked.expect_passed(results, subtests)
+
+
 MODES = {
     "on": {},
     "chaos": {"PYTORCH_LMS": "chaos"},

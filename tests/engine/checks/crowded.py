@@ -16,6 +16,7 @@ import sys
 
 import simcuda
 import torch
+from harness import refusals
 from torch import nn
 
 RUNTIME = ctypes.CDLL(None)  # CUDA's functions, simulated
@@ -26,6 +27,8 @@ SETTLED_AFTER = 8
 LAYERS = 12  # 4 MiB each, and as much for gradients and for momentum
 PIECE = MIB // 2
 OPERATORS = 2200  # between two steps: LMS looks at the card now and then
+
+refused = refusals()
 
 
 class Other:
@@ -71,7 +74,7 @@ def train(mode: str) -> dict[str, object]:
             other.take_pieces()
         if step == SETTLED_AFTER:
             settled = simcuda.calls()
-            failed = torch.cuda.memory_stats()["num_ooms"]
+            failed = len(refused)
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
@@ -80,7 +83,6 @@ def train(mode: str) -> dict[str, object]:
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
-    stats = torch.cuda.memory_stats()
     return {
         "digest": digest.hexdigest(),
         "card": card,
@@ -88,8 +90,9 @@ def train(mode: str) -> dict[str, object]:
         "limit": torch.cuda.get_limit_lms() if mode != "off" else 0,
         "reserved": torch.cuda.memory_reserved(),
         "free": torch.cuda.mem_get_info()[0],
-        "failures": stats["num_ooms"],
-        "late_failures": stats["num_ooms"] - failed,
+        "failures": len(refused),
+        "late_failures": len(refused) - failed,
+        "errors": torch.cuda.memory_stats()["num_ooms"],
         "late_allocations": calls["cudaMalloc"] - settled["cudaMalloc"],
     }
 

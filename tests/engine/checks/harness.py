@@ -77,6 +77,17 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
         raise AssertionError(f"the data differ:\n{actual}\n{expected}")
 
 
+def refusals() -> list[int]:
+    """Bytes of each request that the native allocator refuses from now on.
+
+    Called before LMS is first on: later observers hear only of errors that the program gets.
+    """
+    sizes: list[int] = []
+    torch.cuda.init()
+    torch._C._cuda_attach_out_of_memory_observer(lambda _, size, total, free: sizes.append(size))
+    return sizes
+
+
 class Address:
     """For `torch.as_tensor`: a tensor's numbers at an address. Keeps nothing alive."""
 

@@ -258,6 +258,35 @@ def check_pointer_identity_without_holding() -> None:
     assert not is_held(tensor) and not is_held(other)
 
 
+def check_questions_of_compilers() -> None:
+    """Inductor and Dynamo ask whether inputs are aligned, or the same, and hold none of them."""
+    from torch._dynamo.utils import clone_input
+    from torch._inductor import utils
+
+    guards = torch._C._dynamo.guards
+    base = paged_out(numbers(65))
+    aligned, odd = paged_out(numbers(64)), base[1:]
+    inputs = [aligned, odd]
+    page_out(aligned, odd)
+    utils.copy_misaligned_inputs(inputs, [0, 1])
+    assert inputs[0] is aligned and inputs[1] is not odd
+    assert_same(inputs[1], numbers(65)[1:])
+    page_out(aligned, *inputs)
+    assert utils.remove_unaligned_input_idxs([aligned, odd], [0, 1]) == [0]
+    assert utils.remove_unaligned_input_idxs([aligned, inputs[1]], [0, 1]) == [0, 1]
+    assert utils.is_same_tensor(odd, base[1:])
+    assert not utils.is_same_tensor(aligned, inputs[1])
+    for tensor in (aligned, odd):
+        guards.assert_size_stride(tensor, (64,), (1,))
+        clone = clone_input(tensor)
+        assert_same(clone, tensor)
+        assert (clone.storage_offset() - tensor.storage_offset()) % 8 == 0, "aligned otherwise"
+    if hasattr(guards, "assert_alignment"):  # since 2.7
+        guards.assert_alignment(aligned, 16)
+        raises(AssertionError, lambda: guards.assert_alignment(odd, 16))
+    assert not any(map(is_held, (aligned, base, inputs[1], clone)))
+
+
 def check_sharing_with_other_processes() -> None:
     from torch.multiprocessing.reductions import reduce_tensor
 

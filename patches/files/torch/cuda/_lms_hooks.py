@@ -24,6 +24,7 @@ _IDENTITY_CALLERS = {
     ("torch.storage", None),
     ("torch.nn.modules.rnn", None),
     ("torch._tensor", "__deepcopy__"),
+    ("torch._dynamo.utils", None),
     ("torch._inductor.utils", None),
     ("torch.export.pt2_archive._package_weights", None),
     ("torch.distributed.fsdp._fully_shard._fsdp_param", None),

@@ -65,6 +65,8 @@ def stats(device: Device = None) -> dict[str, int]:
       ahead of its use), the part of this that is page-locked, taken by other processes,
       and the limit of all together.
 
+    And ``"num_ooms"``: out-of-memory errors that the program got, in upstream's place.
+
     Times are of what the device has done by now. All numbers are part of
     :func:`torch.cuda.memory_stats` as well.
 

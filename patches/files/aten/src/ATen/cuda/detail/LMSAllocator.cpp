@@ -154,6 +154,8 @@ void Allocator::install() {
       current->name(),
       "'. Remove backend:cudaMallocAsync from PYTORCH_ALLOC_CONF and do not "
       "call torch.cuda.memory.change_current_allocator.");
+  static std::once_flag watched;
+  std::call_once(watched, [this] { watch_refusals(*native_); });
   c10::cuda::CUDACachingAllocator::allocator.store(this);
   c10::SetAllocator(c10::DeviceType::CUDA, this);
 }
@@ -170,6 +172,7 @@ void* Allocator::try_allocate(
     bool may_reclaim,
     Handover::Events& pending) {
   Device& device = wanted.device;
+  const RetryScope retried;
   CurrentRequest request(device.index(), wanted.bytes, wanted.stream);
   request.is_for_page = wanted.is_for_page;
   request.may_reclaim = may_reclaim;
@@ -211,8 +214,9 @@ void* Allocator::allocate_with_room(
     try {
       return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
     } catch (const c10::OutOfMemoryError& failure) {
-      if (is_capturing()) {
-        throw; // nothing may be copied during a capture
+      if (is_capturing()) { // nothing may be copied then
+        give_up_request();
+        throw;
       }
       error = failure.what_without_backtrace();
     }
@@ -240,8 +244,11 @@ void* Allocator::allocate_with_room(
       retry = kRetries.begin();
       generation = device.generation();
     }
-    TORCH_CHECK_WITH(
-        OutOfMemoryError, reclaimed, error, "\n", device.describe_memory());
+    if (!reclaimed) {
+      give_up_request();
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, false, error, "\n", device.describe_memory());
+    }
   }
 }
 
@@ -354,6 +361,7 @@ void Allocator::take_segment(
   const AllocatorStats before = getDeviceStats(index);
   c10::cuda::CUDAGuard guard(index);
   try {
+    const RetryScope optional;
     native_->raw_delete(native_->raw_alloc_with_stream(bytes, stream));
   } catch (const c10::OutOfMemoryError&) {
     return; // the memory comes piece by piece then
@@ -369,7 +377,13 @@ AllocatorStats Allocator::getDeviceStats(c10::DeviceIndex index) {
   if (const auto before = peaks_.find(index); before != peaks_.end()) {
     raise_peaks(stats, before->second);
   }
+  stats.num_ooms -= uncounted_errors(index);
   return stats;
+}
+
+void Allocator::resetAccumulatedStats(c10::DeviceIndex index) {
+  native_->resetAccumulatedStats(index);
+  forget_uncounted_errors(index);
 }
 
 void Allocator::resetPeakStats(c10::DeviceIndex index) {
@@ -396,6 +410,10 @@ void Allocator::emptyCache(MempoolId_t pool) {
     device->settle();
   }
   AllocatorForwarder::emptyCache(pool);
+}
+
+void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
+  add_observer(*native_, std::move(observer));
 }
 
 void Allocator::beginAllocateToPool(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCompat.h>
+#include <ATen/cuda/detail/LMSErrors.h>
 #include <ATen/cuda/detail/LMSHandover.h>
 #include <ATen/cuda/detail/LMSStats.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -58,7 +59,9 @@ class Allocator final : public AllocatorForwarder {
   void cacheInfo(c10::DeviceIndex device, size_t* largest_block) override;
   void emptyCache(MempoolId_t pool) override;
   AllocatorStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
+  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream)

@@ -62,11 +62,15 @@ bool Attempt::has_done_something() const {
       !std::all_of(arguments_.begin(), arguments_.end(), is_as_before);
 }
 
+bool Attempt::can_repeat() const {
+  return is_from_pytorch(op_.schema());
+}
+
 bool Attempt::may_run_again() const {
-  const auto& schema = op_.schema();
-  if (is_capturing() || !is_from_pytorch(schema)) {
+  if (is_capturing() || !can_repeat()) {
     return false;
   }
+  const auto& schema = op_.schema();
   return !has_done_something() ||
       (declares_writes(schema) && !schema.is_mutable() &&
        !op_.hasTag(at::Tag::nondeterministic_seeded));

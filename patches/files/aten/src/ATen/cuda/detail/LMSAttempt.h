@@ -28,6 +28,8 @@ class Attempt {
   void end() {
     arguments_.clear();
   }
+  // Whether it is an operator that may ever run again.
+  bool can_repeat() const;
   // The operator ran out of memory: whether it may run again.
   bool may_run_again() const;
   // Puts the arguments back on the stack and returns them.

@@ -240,6 +240,10 @@ StatsDict device_stats(int64_t index) {
       "lms.host_bytes.page_locked", static_cast<int64_t>(host.page_locked));
   dict.insert("lms.host_bytes.others", static_cast<int64_t>(host.others));
   dict.insert("lms.host_bytes.limit", static_cast<int64_t>(host.limit));
+  if (device) {
+    dict.insert(
+        "num_ooms", Allocator::get().getDeviceStats(device->index()).num_ooms);
+  }
   return dict;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/OperatorEntry.h>
 #include <ATen/cuda/detail/LMSAttempt.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
+#include <ATen/cuda/detail/LMSErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -203,12 +204,18 @@ void run_pinned(
     return;
   }
   Attempt attempt(op, *stack);
+  if (!attempt.can_repeat()) {
+    run_once(op, below, stack, &attempt);
+    return;
+  }
   for (const auto how : {Device::Gather::kRoomy, Device::Gather::kTight}) {
     try {
+      const RetryScope retried;
       run_once(op, below, stack, &attempt);
       return;
     } catch (const c10::OutOfMemoryError&) {
       if (!attempt.may_run_again()) {
+        report_error();
         throw;
       }
     }

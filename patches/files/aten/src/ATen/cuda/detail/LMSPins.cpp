@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSBackward.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -43,12 +44,14 @@ Pins Device::enter(
   for (int attempt = 1;; ++attempt) {
     bool is_alone = false;
     try {
+      const RetryScope retried;
       return try_enter(accesses, stream, adopt_new);
     } catch (const c10::OutOfMemoryError&) {
       // Two threads may each hold what the other one needs. This one's pins are
       // given back by now, so the other can go on, and it may try again then.
       is_alone = attempt >= kAttempts || !others_hold_pins();
       if (is_alone && is_gathered) {
+        report_error();
         throw;
       }
     }
