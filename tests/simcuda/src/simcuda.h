@@ -11,9 +11,9 @@
 
 extern "C" {
 
-// Device work. `run` is called exactly once with `context`, in stream order; it
-// may throw, which becomes a sticky device error. `destroy` follows it, also
-// when it threw.
+// Device work. `run` is called exactly once with `context`, in stream order, or
+// each time that the graph runs of which it has become part; it may throw,
+// which becomes a sticky device error. `destroy` follows it, also when it threw.
 struct SimcudaTask {
   void (*run)(void* context);
   void (*destroy)(void* context);
@@ -31,6 +31,9 @@ SIMCUDA_API cudaError_t simcudaDrain(cudaStream_t stream, int device);
 // Queues a fill of [address, address + bytes) with the freed-memory pattern.
 SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t stream,
                                int device);
+
+// Whether what is queued on `stream` becomes part of a graph.
+SIMCUDA_API int simcudaIsCapturing(cudaStream_t stream, int device);
 
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
 SIMCUDA_API int simcudaIsTimed();      // SIMCUDA_KERNELS=timed

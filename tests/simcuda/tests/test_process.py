@@ -69,24 +69,6 @@ def test_children_are_on_the_device_too(simulate):
     )
 
 
-def test_graphs_are_refused_with_a_clear_error(simulate):
-    done = simulate(
-        """
-        import torch
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                torch.ones(3, device="cuda")
-        except RuntimeError as error:
-            assert "not simulated" in str(error), error
-        else:
-            raise AssertionError("captured")
-        assert (torch.ones(3, device="cuda") * 2).sum().item() == 6
-        """
-    )
-    assert "simcuda: cudaStreamBeginCapture is not simulated" in done.stderr
-
-
 def test_an_operator_for_cuda_only_is_named(simulate):
     simulate(
         """

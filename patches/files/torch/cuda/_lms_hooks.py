@@ -193,6 +193,22 @@ def _release_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return with_native_storage
 
 
+def _graph_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls that make and fill the generators' numbers that random operators of graphs read.
+
+    These operators take their addresses, so they are not adopted.
+    """
+
+    def with_native_numbers(*args: Any, **kwargs: Any) -> Any:
+        torch.ops.lms.pause_adoption()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            torch.ops.lms.resume_adoption()
+
+    return with_native_numbers
+
+
 def _thread_hook(original: Callable[..., None]) -> Callable[..., None]:
     def start(self: threading.Thread) -> None:
         run = self.run
@@ -347,6 +363,8 @@ def install() -> None:
     _hook(torch._C, "_is_cow_tensor", _pin_hook)
     for name in _NCCL_CALLS:
         _hook(torch._C, name, _nccl_hook)
+    for name in ("capture_begin", "replay", "register_generator_state"):
+        _hook(torch.cuda.CUDAGraph, name, _graph_hook)
     _hook(threading.Thread, "start", _thread_hook)
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)

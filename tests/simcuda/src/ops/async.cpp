@@ -98,7 +98,10 @@ bool simulate_async(const c10::OperatorHandle& op,
                     torch::jit::Stack& results) {
   static const bool async = simcudaIsAsync() != 0;
   const auto& schema = op.schema();
-  if (!async || synchronous().count(schema.name()) != 0 ||
+  const bool is_queued =
+      async ||
+      simcudaIsCapturing(stream.stream(), stream.device_index()) != 0;
+  if (!is_queued || synchronous().count(schema.name()) != 0 ||
       answers_host(schema)) {
     return false;
   }

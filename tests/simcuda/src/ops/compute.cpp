@@ -67,7 +67,7 @@ Computation::Computation(const c10::OperatorHandle& op,
     }
   }
   if (random) {
-    generator_ = next_generator(given, device.index());
+    random_ = next_state(given, device.index());
   }
 }
 
@@ -96,7 +96,7 @@ void run_on_cpu(const c10::OperatorHandle& op, at::Generator generator,
 
 void Computation::run() {
   stack_.assign(arguments_.begin(), arguments_.end());
-  run_on_cpu(op_, generator_, stack_);
+  run_on_cpu(op_, random_ ? generator_at(*random_) : at::Generator(), stack_);
 }
 
 }  // namespace simcuda

@@ -3,8 +3,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <optional>
+
 #include "alias.h"
 #include "handwritten.h"
+#include "random.h"
 
 namespace simcuda {
 
@@ -16,7 +19,7 @@ class Computation {
               c10::ArrayRef<c10::IValue> arguments, c10::Device device,
               bool own);
 
-  // Computes; afterwards results() holds CPU tensors.
+  // Computes, each time anew; afterwards results() holds CPU tensors.
   void run();
 
   const torch::jit::Stack& results() const {
@@ -31,7 +34,7 @@ class Computation {
   c10::OperatorHandle op_;
   Aliases aliases_;
   std::vector<c10::IValue> arguments_;
-  at::Generator generator_;
+  std::optional<at::PhiloxCudaState> random_;
   torch::jit::Stack stack_;
 };
 

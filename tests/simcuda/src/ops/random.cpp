@@ -46,13 +46,21 @@ bool is_random(const c10::FunctionSchema& schema) {
   return false;
 }
 
-at::Generator next_generator(const std::optional<at::Generator>& cuda,
-                             c10::DeviceIndex device) {
+at::PhiloxCudaState next_state(const std::optional<at::Generator>& cuda,
+                               c10::DeviceIndex device) {
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       cuda, at::cuda::detail::getDefaultCUDAGenerator(device));
   std::lock_guard<std::mutex> lock(generator->mutex_);
-  const auto [seed, offset] = generator->philox_engine_inputs(kStep);
-  return generator_at(seed, offset);
+  return generator->philox_cuda_state(kStep);
+}
+
+at::Generator generator_at(const at::PhiloxCudaState& state) {
+  if (!state.captured_) {
+    return generator_at(state.seed_.val, state.offset_.val);
+  }
+  return generator_at(
+      static_cast<uint64_t>(*state.seed_.ptr),
+      static_cast<uint64_t>(*state.offset_.ptr) + state.offset_intragraph_);
 }
 
 at::Generator generator_at(uint64_t seed, uint64_t offset) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cuda/PhiloxCudaState.h>
 
 namespace simcuda {
 
@@ -11,9 +12,13 @@ namespace simcuda {
 bool is_random(const c10::FunctionSchema& schema);
 
 // Advances the CUDA generator (the device's default one when not defined) and
-// returns a CPU generator for this call.
-at::Generator next_generator(const std::optional<at::Generator>& cuda,
-                             c10::DeviceIndex device);
+// returns where it was. In a capture that is where replays will find it: in
+// device memory, which may be read when the operator is computed only.
+at::PhiloxCudaState next_state(const std::optional<at::Generator>& cuda,
+                               c10::DeviceIndex device);
+
+// A CPU generator for a call that draws from there.
+at::Generator generator_at(const at::PhiloxCudaState& state);
 
 // A CPU generator for one point of a sequence; the same for the same arguments.
 at::Generator generator_at(uint64_t seed, uint64_t offset);

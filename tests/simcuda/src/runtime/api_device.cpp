@@ -8,6 +8,7 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "capture.h"
 #include "card.h"
 #include "config.h"
 #include "device.h"
@@ -198,6 +199,9 @@ SIMCUDA_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least,
 
 SIMCUDA_API cudaError_t cudaDeviceSynchronize() {
   SIMCUDA_ENTER("cudaDeviceSynchronize", cudaErrorUnknown);
+  if (const cudaError_t illegal = check_wait(current_device())) {
+    return report(illegal);
+  }
   synchronize(current_device());
   return report(sticky());
 }

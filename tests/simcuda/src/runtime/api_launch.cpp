@@ -15,6 +15,7 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "capture.h"
 #include "device.h"
 #include "launches.h"
 #include "stream.h"
@@ -56,6 +57,9 @@ cudaError_t sleep_on(cudaStream_t handle, int64_t cycles) {
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
+  }
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return illegal;
   }
   const int64_t nanoseconds = cycles * 1'000'000'000 / kClock;
   stream->enqueue({TaskKind::Kernel,

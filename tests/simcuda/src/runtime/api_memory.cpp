@@ -5,6 +5,7 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "capture.h"
 #include "card.h"
 #include "cleared_pages.h"
 #include "config.h"
@@ -39,15 +40,19 @@ cudaError_t copy_on(void* to, const void* from, size_t bytes,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
-  return copy(to, from, bytes, kind, *stream);
+  const cudaError_t illegal = check_launch(*stream);
+  return illegal ? illegal : copy(to, from, bytes, kind, *stream);
 }
 
 // As the above, having waited for it.
 cudaError_t copy_now(void* to, const void* from, size_t bytes,
                      cudaMemcpyKind kind) {
   const cudaError_t error = copy_on(to, from, bytes, kind, nullptr);
+  if (error != cudaSuccess) {
+    return error;
+  }
   find_stream(nullptr, current_device())->tail().wait();
-  return error;
+  return cudaSuccess;
 }
 
 cudaError_t set_on(void* address, int value, size_t bytes,
@@ -55,6 +60,9 @@ cudaError_t set_on(void* address, int value, size_t bytes,
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
+  }
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return illegal;
   }
   const Range range = find_range(address, bytes);
   if (bytes == 0) {
@@ -75,7 +83,7 @@ cudaError_t set_on(void* address, int value, size_t bytes,
 extern "C" {
 
 SIMCUDA_API cudaError_t cudaMalloc(void** address, size_t bytes) {
-  SIMCUDA_ENTER("cudaMalloc", cudaErrorMemoryAllocation);
+  SIMCUDA_ENTER_UNSAFE("cudaMalloc", cudaErrorMemoryAllocation);
   *address = nullptr;
   if (bytes == 0) {
     return cudaSuccess;
@@ -85,7 +93,7 @@ SIMCUDA_API cudaError_t cudaMalloc(void** address, size_t bytes) {
 }
 
 SIMCUDA_API cudaError_t cudaFree(void* address) {
-  SIMCUDA_ENTER("cudaFree", cudaErrorUnknown);
+  SIMCUDA_ENTER_UNSAFE("cudaFree", cudaErrorUnknown);
   if (address == nullptr) {
     return cudaSuccess;
   }
@@ -103,6 +111,9 @@ SIMCUDA_API cudaError_t cudaMallocAsync(void** address, size_t bytes,
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
   }
+  if (const cudaError_t illegal = check_not_captured(*stream)) {
+    return report(illegal);  // a graph's own memory is not simulated
+  }
   *address = allocate_device(stream->device, bytes);
   if (*address == nullptr) {
     stream->tail().wait();
@@ -116,6 +127,9 @@ SIMCUDA_API cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
   const auto stream = find_stream(handle, current_device());
   if (!stream || owner(address) < 0) {
     return report(cudaErrorInvalidValue);
+  }
+  if (const cudaError_t illegal = check_not_captured(*stream)) {
+    return report(illegal);
   }
   stream->enqueue({TaskKind::Control, [address] { free_device(address); }});
   return cudaSuccess;
@@ -131,7 +145,7 @@ SIMCUDA_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 SIMCUDA_API cudaError_t cudaHostAlloc(void** address, size_t bytes,
                                       unsigned /*flags*/) {
   const timing::HoldsDriver holds_driver;
-  SIMCUDA_ENTER("cudaHostAlloc", cudaErrorMemoryAllocation);
+  SIMCUDA_ENTER_UNSAFE("cudaHostAlloc", cudaErrorMemoryAllocation);
   *address = allocate_page_locked(bytes);
   if (*address == nullptr) {
     return report(cudaErrorMemoryAllocation);
@@ -146,7 +160,7 @@ SIMCUDA_API cudaError_t cudaMallocHost(void** address, size_t bytes) {
 
 SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
   const timing::HoldsDriver holds_driver;
-  SIMCUDA_ENTER("cudaFreeHost", cudaErrorUnknown);
+  SIMCUDA_ENTER_UNSAFE("cudaFreeHost", cudaErrorUnknown);
   if (address == nullptr) {
     return cudaSuccess;
   }
@@ -158,7 +172,7 @@ SIMCUDA_API cudaError_t cudaFreeHost(void* address) {
 SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
                                          unsigned /*flags*/) {
   const timing::HoldsDriver holds_driver;
-  SIMCUDA_ENTER("cudaHostRegister", cudaErrorMemoryAllocation);
+  SIMCUDA_ENTER_UNSAFE("cudaHostRegister", cudaErrorMemoryAllocation);
   if (!register_page_locked(address, bytes)) {
     return report(cudaErrorHostMemoryAlreadyRegistered);
   }
@@ -168,7 +182,7 @@ SIMCUDA_API cudaError_t cudaHostRegister(void* address, size_t bytes,
 
 SIMCUDA_API cudaError_t cudaHostUnregister(void* address) {
   const timing::HoldsDriver holds_driver;
-  SIMCUDA_ENTER("cudaHostUnregister", cudaErrorUnknown);
+  SIMCUDA_ENTER_UNSAFE("cudaHostUnregister", cudaErrorUnknown);
   synchronize(-1);
   return report(unregister_page_locked(address)
                     ? cudaSuccess
@@ -211,7 +225,7 @@ SIMCUDA_API cudaError_t cudaPointerGetAttributes(
 
 SIMCUDA_API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                                    cudaMemcpyKind kind) {
-  SIMCUDA_ENTER("cudaMemcpy", cudaErrorUnknown);
+  SIMCUDA_ENTER_UNSAFE("cudaMemcpy", cudaErrorUnknown);
   return report(copy_now(to, from, bytes, kind));
 }
 
@@ -247,7 +261,7 @@ SIMCUDA_API cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch,
 }
 
 SIMCUDA_API cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-  SIMCUDA_ENTER("cudaMemset", cudaErrorUnknown);
+  SIMCUDA_ENTER_UNSAFE("cudaMemset", cudaErrorUnknown);
   return report(set_on(address, value, bytes, nullptr));
 }
 

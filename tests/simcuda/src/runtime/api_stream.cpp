@@ -3,6 +3,7 @@
 
 #include "../simcuda.h"
 #include "calls.h"
+#include "capture.h"
 #include "device.h"
 #include "event.h"
 #include "stream.h"
@@ -71,8 +72,11 @@ SIMCUDA_API cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* out) {
 SIMCUDA_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   SIMCUDA_ENTER("cudaStreamQuery", cudaErrorUnknown);
   const auto stream = find_stream(handle, current_device());
-  return stream ? query(stream->tail())
-                : report(cudaErrorInvalidResourceHandle);
+  if (!stream) {
+    return report(cudaErrorInvalidResourceHandle);
+  }
+  const cudaError_t illegal = check_wait(*stream);
+  return illegal ? report(illegal) : query(stream->tail());
 }
 
 SIMCUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
@@ -80,6 +84,9 @@ SIMCUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   const auto stream = find_stream(handle, current_device());
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
+  }
+  if (const cudaError_t illegal = check_wait(*stream)) {
+    return report(illegal);
   }
   stream->tail().wait();
   return report(sticky());
@@ -94,8 +101,15 @@ SIMCUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle,
   if (!stream || !event) {
     return report(cudaErrorInvalidResourceHandle);
   }
-  stream->wait_for(event->mark());
-  return cudaSuccess;
+  bool is_done = false;
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return report(illegal);
+  }
+  const cudaError_t error = wait_in_capture(*stream, *event, is_done);
+  if (!is_done) {
+    stream->wait_for(event->mark());
+  }
+  return report(error);
 }
 
 SIMCUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -122,6 +136,9 @@ SIMCUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event_handle,
   if (!stream || !event || stream->device != event->device) {
     return report(cudaErrorInvalidResourceHandle);
   }
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return report(illegal);
+  }
   event->record(*stream);
   return cudaSuccess;
 }
@@ -134,7 +151,11 @@ SIMCUDA_API cudaError_t cudaEventRecord(cudaEvent_t event,
 SIMCUDA_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
   SIMCUDA_ENTER("cudaEventQuery", cudaErrorUnknown);
   const auto event = find_event(handle);
-  return event ? query(event->mark()) : report(cudaErrorInvalidResourceHandle);
+  if (!event) {
+    return report(cudaErrorInvalidResourceHandle);
+  }
+  const cudaError_t illegal = check_wait(*event);
+  return illegal ? report(illegal) : query(event->mark());
 }
 
 SIMCUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
@@ -142,6 +163,9 @@ SIMCUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   const auto event = find_event(handle);
   if (!event) {
     return report(cudaErrorInvalidResourceHandle);
+  }
+  if (const cudaError_t illegal = check_wait(*event)) {
+    return report(illegal);
   }
   event->mark().wait();
   return report(sticky());
@@ -156,6 +180,11 @@ SIMCUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds,
   if (!start || !end || !start->timed || !end->timed || !start->recorded() ||
       !end->recorded()) {
     return report(cudaErrorInvalidResourceHandle);
+  }
+  for (Event* event : {start.get(), end.get()}) {
+    if (event->captured().capture) {
+      return report(check_wait(*event));
+    }
   }
   if (!start->mark().reached() || !end->mark().reached()) {
     return report(cudaErrorNotReady);
@@ -174,6 +203,9 @@ SIMCUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle,
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
   }
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return report(illegal);
+  }
   stream->enqueue({TaskKind::Control, [function, data] { function(data); }})
       .demand();
   return cudaSuccess;
@@ -187,38 +219,13 @@ SIMCUDA_API cudaError_t cudaStreamAddCallback(cudaStream_t handle,
   if (!stream) {
     return report(cudaErrorInvalidResourceHandle);
   }
+  if (const cudaError_t illegal = check_not_captured(*stream)) {
+    return report(illegal);
+  }
   stream
       ->enqueue(
           {TaskKind::Control, [=] { function(handle, cudaSuccess, data); }})
       .demand();
-  return cudaSuccess;
-}
-
-SIMCUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t,
-                                              cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-SIMCUDA_API cudaError_t
-cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  *mode = cudaStreamCaptureModeGlobal;
-  return cudaSuccess;
-}
-
-#if CUDART_VERSION >= 13000
-SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
-    cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-#else
-SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo_v2(
-    cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
-    cudaGraph_t*, const cudaGraphNode_t**, size_t*) {
-#endif
-  *status = cudaStreamCaptureStatusNone;
-  if (id != nullptr) {
-    *id = 0;
-  }
   return cudaSuccess;
 }
 }

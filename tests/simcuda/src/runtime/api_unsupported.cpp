@@ -8,43 +8,11 @@ using simcuda::not_simulated;
 
 extern "C" {
 
-// Graphs.
-
-SIMCUDA_API cudaError_t cudaStreamBeginCapture(cudaStream_t,
-                                               cudaStreamCaptureMode) {
-  return not_simulated("cudaStreamBeginCapture");
-}
-
-SIMCUDA_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
-  return not_simulated("cudaStreamEndCapture");
-}
-
-SIMCUDA_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*,
-                                                      cudaGraph_t,
-                                                      unsigned long long) {
-  return not_simulated("cudaGraphInstantiateWithFlags");
-}
-
-SIMCUDA_API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-  return not_simulated("cudaGraphLaunch");
-}
-
-SIMCUDA_API cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*,
-                                          size_t*) {
-  return not_simulated("cudaGraphGetNodes");
-}
+// What there is of graphs is in api_graph.cpp.
 
 SIMCUDA_API cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*,
                                                unsigned) {
   return not_simulated("cudaGraphDebugDotPrint");
-}
-
-SIMCUDA_API cudaError_t cudaGraphDestroy(cudaGraph_t) {
-  return cudaSuccess;
-}
-
-SIMCUDA_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
-  return cudaSuccess;
 }
 
 #if CUDART_VERSION >= 13000

@@ -2,6 +2,7 @@
 #include "../simcuda.h"
 
 #include "calls.h"
+#include "capture.h"
 #include "config.h"
 #include "copy.h"
 #include "device.h"
@@ -35,6 +36,9 @@ SIMCUDA_API cudaError_t simcudaLaunch(cudaStream_t handle, int device,
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
+  if (const cudaError_t illegal = check_launch(*stream)) {
+    return illegal;
+  }
   stream->enqueue(
       {TaskKind::Kernel, [owned] { owned->task.run(owned->task.context); }});
   return sticky();
@@ -48,6 +52,9 @@ SIMCUDA_API cudaError_t simcudaDrain(cudaStream_t handle, int device) {
   if (!stream) {
     return cudaErrorInvalidResourceHandle;
   }
+  if (const cudaError_t illegal = check_not_captured(*stream)) {
+    return illegal;
+  }
   stream->tail().wait();
   return sticky();
 }
@@ -60,6 +67,15 @@ SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t handle,
                        fill_pattern(address, bytes, kFreed);
                      }});
   }
+}
+
+SIMCUDA_API int simcudaIsCapturing(cudaStream_t handle, int device) {
+  const auto stream = find_stream(handle, device);
+  CaptureInfo info{};
+  return stream && find_capture(*stream, info) == cudaSuccess &&
+                 info.status != cudaStreamCaptureStatusNone
+             ? 1
+             : 0;
 }
 
 SIMCUDA_API int simcudaIsAsync() {

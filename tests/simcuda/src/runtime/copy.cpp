@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "capture.h"
 #include "memory.h"
 #include "timing.h"
 #include "zeros.h"
@@ -135,6 +136,11 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
   if (!kind_fits(kind, from_device, to_device) || !target.holds(to, bytes) ||
       !source.holds(from, bytes)) {
     return cudaErrorInvalidValue;
+  }
+  if (target.place == Place::Pageable || source.place == Place::Pageable) {
+    if (const cudaError_t illegal = check_not_captured(on)) {
+      return illegal;  // the host would have to wait
+    }
   }
   if (timed()) {
     timing::wait_for(std::max(source.ready, target.ready));

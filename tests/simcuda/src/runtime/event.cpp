@@ -40,6 +40,11 @@ Event::~Event() {
 }
 
 void Event::record(Stream& stream) {
+  if (CapturedPoint point = captured_point(stream); point.capture) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    captured_ = std::move(point);
+    return;
+  }
   auto time = std::make_shared<int64_t>(0);
   Mark mark = timed ? stream.stamp(time) : stream.tail();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -50,6 +55,7 @@ void Event::record(Stream& stream) {
                            }});
   }
   mark_ = std::move(mark);
+  captured_ = {};
   time_ = std::move(time);
 }
 
@@ -69,6 +75,11 @@ Mark Event::mark() {
 
 bool Event::recorded() {
   return mark().stream != nullptr;
+}
+
+CapturedPoint Event::captured() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return captured_;
 }
 
 std::optional<SharedName> Event::shared_name() const {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "capture.h"
 #include "ipc.h"
 #include "stream.h"
 
@@ -29,6 +30,8 @@ class Event {
   // Milliseconds from `start` to this; both must have been reached.
   float milliseconds_since(const Event& start) const;
   bool recorded();
+  // Where it was last recorded, if on a captured stream.
+  CapturedPoint captured() const;
 
   // How another process finds it; empty if it was not made for that.
   std::optional<SharedName> shared_name() const;
@@ -36,6 +39,7 @@ class Event {
  private:
   mutable std::mutex mutex_;
   Mark mark_;
+  CapturedPoint captured_;
   std::shared_ptr<SharedEvent> shared_;
   uint64_t record_ = 0;            // of the shared event, that the mark is of
   std::shared_ptr<Stream> relay_;  // waits for the records of other processes

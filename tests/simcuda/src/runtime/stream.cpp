@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "calls.h"
+#include "capture.h"
 #include "timed_stream.h"
 #include "worker_stream.h"
 
@@ -92,14 +93,14 @@ std::shared_ptr<Stream> thread_stream(int device) {
   return stream;
 }
 
+}  // namespace
+
 bool is_legacy(const Stream& stream) {
   Streams& all = streams();
   std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.legacy.find(stream.device);
   return found != all.legacy.end() && found->second.get() == &stream;
 }
-
-}  // namespace
 
 bool Mark::reached() const {
   return !stream || stream->reached(number);
@@ -121,6 +122,9 @@ Stream::Stream(int device_, bool implicit_, int priority_)
     : device(device_), implicit(implicit_), priority(priority_) {}
 
 Mark Stream::enqueue(Task task) {
+  if (add_to_capture(*this, task)) {
+    return {};
+  }
   join_implicitly();
   push(std::move(task));
   return own_tail();

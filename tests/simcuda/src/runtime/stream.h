@@ -42,7 +42,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Stream(int device, bool implicit, int priority);
   virtual ~Stream() = default;
 
-  // Appends work; throws nothing.
+  // Appends work, or makes it part of the graph that is being captured; throws
+  // nothing.
   Mark enqueue(Task task);
   // Appends a note of the time, in nanoseconds, at which it is reached.
   Mark stamp(std::shared_ptr<int64_t> when);
@@ -78,6 +79,9 @@ std::shared_ptr<Stream> make_stream(int device, bool implicit, int priority);
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, int device);
 cudaStream_t create_stream(int device, unsigned flags, int priority);
 bool destroy_stream(cudaStream_t handle);
+
+// True for the device's legacy default stream.
+bool is_legacy(const Stream& stream);
 
 // Marks of all streams of the device, -1 for every device.
 std::vector<Mark> all_tails(int device);

@@ -1,0 +1,157 @@
+"""CUDA graphs: what a capture may touch, what goes on beside it, and replays afterwards.
+
+A capture that fails leaves PyTorch's allocator and its generator of random numbers in it, so a check
+that fails takes later ones with it.
+"""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+import torch
+from harness import assert_same, is_held, lms, main, numbers
+
+MIB = 1 << 20
+COUNT = MIB  # elements of 4 bytes
+SIDE, OTHER = torch.cuda.Stream(), torch.cuda.Stream()
+dropout = torch.nn.functional.dropout
+
+
+def managed() -> int:
+    return lms.stats()["lms.managed.all.current"]
+
+
+@contextlib.contextmanager
+def short_of_memory() -> Iterator[list[torch.Tensor]]:
+    """More tensors than the limit leaves room for."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(64 * MIB)
+    try:
+        yield [(numbers(COUNT) + i).cuda() for i in range(24)]
+    finally:
+        torch.cuda.set_limit_lms(0)
+
+
+def expect_random_numbers(pinned: bool) -> None:
+    """Replays draw what the program would have drawn, whatever leaves in between."""
+    x = torch.ones(10_000, device="cuda")
+    torch.cuda.manual_seed(5)
+    expected = [(dropout(x), torch.randn(100, device="cuda"), torch.rand_like(x)) for _ in range(4)]
+    torch.cuda.manual_seed(5)
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    drawn = []
+    with lms.pin(x) if pinned else contextlib.nullcontext():
+        for graph, stream in zip(graphs, (SIDE, OTHER), strict=True):
+            with torch.cuda.graph(graph, stream=stream):
+                drawn.append((dropout(x), torch.randn(100, device="cuda"), torch.rand_like(x)))
+    for i, draws in enumerate(expected):
+        torch.cuda.reclaim_inactive()
+        graphs[i % 2].replay()
+        for draw, other in zip(drawn[i % 2], draws, strict=True):
+            assert_same(draw, other)
+
+
+def check_random_numbers() -> None:
+    expect_random_numbers(pinned=True)
+
+
+def check_random_numbers_without_pins() -> None:
+    expect_random_numbers(pinned=False)
+
+
+def check_random_numbers_short_of_memory() -> None:
+    with short_of_memory() as tensors:
+        expect_random_numbers(pinned=True)
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor, numbers(COUNT) + i)
+
+
+def check_random_numbers_of_a_generator_of_the_program() -> None:
+    generator = torch.Generator("cuda").manual_seed(9)
+    expected = [torch.rand(1000, device="cuda", generator=generator) for _ in range(3)]
+    generator.manual_seed(9)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        drawn = torch.rand(1000, device="cuda", generator=generator)
+    for draw in expected:
+        torch.cuda.reclaim_inactive()
+        with torch.cuda.stream(OTHER):
+            graph.replay()
+        OTHER.synchronize()
+        assert_same(drawn, draw)
+
+
+def check_what_a_capture_makes_is_not_managed() -> None:
+    x = numbers(COUNT).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x):
+        pass
+    before = managed()
+    with lms.pin(x), torch.cuda.graph(graph):
+        for _ in range(3):
+            dropped = x * 2
+            kept = dropped + 1
+            del dropped
+    assert managed() == before
+    torch.cuda.reclaim_inactive()
+    assert lms.is_resident(kept)
+    graph.replay()
+    assert_same(kept, numbers(COUNT) * 2 + 1)
+
+
+def check_what_a_graph_uses_stays() -> None:
+    large, small = numbers(COUNT), numbers(7)
+    with torch.cuda.stream(SIDE):  # made and captured on the same stream
+        one, two = large.cuda(), small.cuda()
+    SIDE.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(one, two), torch.cuda.graph(graph, stream=SIDE):
+        product = one * 2
+        total = two.sum() + product[0]
+    for i in range(3):
+        one.copy_(large + i)  # on another stream than before
+        two.copy_(small + i)
+        torch.cuda.reclaim_inactive()
+        graph.replay()
+        assert_same(product, (large + i) * 2)
+        assert_same(total, (small + i).sum() + (large[0] + i) * 2)
+    assert is_held(one) and is_held(two)
+
+
+def check_a_fork() -> None:
+    x, y = numbers(COUNT).cuda(), (numbers(COUNT) + 1).cuda()
+    with torch.cuda.stream(OTHER):
+        own = numbers(COUNT).cuda()
+        OTHER.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x, y, own), torch.cuda.graph(graph, stream=SIDE):
+        product = x * 2
+        OTHER.wait_stream(SIDE)
+        with torch.cuda.stream(OTHER):
+            total = product + y + own
+            x.record_stream(OTHER)
+        SIDE.wait_stream(OTHER)
+        result = total * 2
+    torch.cuda.reclaim_inactive()
+    graph.replay()
+    expected = numbers(COUNT) * 4 + 1
+    assert_same(total, expected)
+    assert_same(result, expected * 2)
+    del x
+    gc.collect()
+
+
+def check_paging_after_captures() -> None:
+    with short_of_memory() as tensors:
+        before = lms.stats()["reclaimed"]
+        for tensor in tensors:
+            tensor.add_(1)
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor, numbers(COUNT) + i + 1)
+        assert lms.stats()["reclaimed"] > before
+        assert not is_held(tensors[0])
+
+
+main(globals())
