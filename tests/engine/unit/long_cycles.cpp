@@ -144,6 +144,8 @@ TEST(WhatIsKeptShrinksWithoutALongCycle) {
     training.step();
   }
   const size_t kept = training.policy.history().bytes();
+  EXPECT(training.policy.history().has(
+      training.policy.history().now() - training.length()));
   for (uint64_t i = 0; i < 3 * training.length(); ++i) {
     training.run(3, {&other});
   }
