@@ -190,6 +190,7 @@ void Simulation::launch() {
   reap();
   at::cuda::lms::Actions actions;
   policy_.on_operator(seen, actions);
+  at::cuda::lms::finish_draft(policy_, actions);
   obey(actions);
   keep_lead(seen);
 }

@@ -10,12 +10,13 @@ import units
 # Everything that a policy is made of; it includes nothing of PyTorch.
 PARTS = [
     *("Layout", "Runs", "Space", "Clearing"),
-    *("Policy", "History", "Plan", "FetchOrder", "PlannedPolicy"),
+    *("Policy", "Windows", "History", "Cycle", "Plan", "FetchOrder", "Wishes", "PlannedPolicy"),
 ]
 
 
 @pytest.mark.parametrize(
-    "program", ["layout_policy", "lead", "planned_policy", "planned_choices", "space"]
+    "program",
+    ["layout_policy", "lead", "long_cycles", "planned_policy", "planned_choices", "space"],
 )
 def test_unit(program: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     units.expect_passed(program, PARTS, tmp_path, subtests)

@@ -126,6 +126,7 @@ class Machine {
   void follow(const Operator& op) {
     Actions actions;
     policy_->on_operator(op, actions);
+    finish_draft(*policy_, actions);
     for (Page* page : actions.evict) {
       find(page);
       evict(page);

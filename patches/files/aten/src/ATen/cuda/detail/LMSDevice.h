@@ -261,7 +261,11 @@ class Device {
       c10::StorageImpl* result,
       cudaStream_t stream,
       bool may_cross);
-  Pins follow_policy(Eviction& eviction, Freed& freed);
+  Pins obey(const Actions& actions, Eviction& eviction, Freed& freed);
+  Pins finish_plan( // without the mutex
+      Draft& draft,
+      Eviction& eviction,
+      Freed& freed);
   ManagedStorage* adopt(
       c10::StorageImpl* storage,
       std::optional<cudaStream_t> stream = std::nullopt);

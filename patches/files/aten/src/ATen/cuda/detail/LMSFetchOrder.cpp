@@ -18,13 +18,13 @@ std::vector<uint32_t> FetchOrder::run_cycle(
     const std::vector<uint32_t>& earlier) {
   const uint32_t n = plan_.length();
   for (const uint32_t number : earlier) {
-    const Plan::Interval& it = plan_.at(number);
+    const Interval& it = plan_.at(number);
     waiting_.emplace(uint64_t{it.begin} + it.length - n, number);
   }
   for (uint32_t now = 0; now < n; ++now) {
     for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
       const uint32_t number = plan_.number(now, slot);
-      const Plan::Interval& it = plan_.at(number);
+      const Interval& it = plan_.at(number);
       if (it.leaves && it.length > 0) {
         waiting_.emplace(uint64_t{now} + it.length, number);
       }

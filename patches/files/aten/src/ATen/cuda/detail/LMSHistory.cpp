@@ -6,6 +6,14 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr uint64_t kPrime = 0x9E3779B97F4A7C15; // 2^64 / golden ratio, odd
+// See Note [Long cycles].
+constexpr uint64_t kSampled = 16;
+// The sequence counts as unknown for so long after it was lost.
+constexpr uint64_t kLost = 64; // operators
+// More is kept than a cycle, by 1 / kSpare of it: it is read while operators of
+// other threads are added.
+constexpr uint64_t kSpare = 16;
+constexpr int kTrimmedAtOnce = 4; // operators
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * kPrime;
@@ -27,68 +35,95 @@ void History::append(const Operator& op) {
   Entry& entry = entries_.emplace_back();
   entry.first_slot = dropped_slots_ + slots_.size();
   entry.unmanaged = op.unmanaged;
-  uint64_t kind = mix(op.name, op.uses.size());
-  uint64_t ages = 0;
-  uint64_t names = 0;
+  entry.kind = mix(op.name, op.uses.size());
+  Hashes hashes{};
   for (const Use& use : op.uses) {
-    Page& page = *use.page;
-    if (page.last_use == now_) {
-      continue; // named twice
+    if (use.page->last_use != now_) { // else it is named twice
+      add_use(use, hashes);
     }
-    Slot slot;
-    slot.page = &page;
-    slot.bytes = page.bytes;
-    const bool is_known = page.last_use > 0 && page.last_slot >= dropped_slots_;
-    if (is_known) {
-      slot.previous = static_cast<uint32_t>(now_ - page.last_use);
-      Slot& before = slot_of(page);
-      before.next = slot.previous;
-      before.next_slot = entry.slots;
-      slot.previous_slot = static_cast<uint32_t>(
-          page.last_slot - this->entry(page.last_use).first_slot);
-    }
-    if (page.first_use == 0) {
-      page.first_use = now_;
-    } else if (now_ - page.first_use >= kLasting) {
-      names = mix(names, entry.slots * kPrime + page.id);
-    }
-    page.last_use = now_;
-    page.last_slot = dropped_slots_ + slots_.size();
-    slots_.push_back(slot);
-    ++entry.slots;
-    entry.longest = std::max<uint64_t>(entry.longest, slot.previous);
-    kind = mix(kind, page.bytes * 2 + (use.writes ? 1 : 0));
-    ages = mix(ages, slot.previous);
   }
-  entry.kind = kind;
-  entry.hash[kByName] = mix(kind, names);
-  entry.hash[kByAge] = mix(kind, ages);
-  find_windows();
-  if (names == 0) {
-    entry.window[kByName] = 0;
-  }
+  find_windows(hashes);
   follow();
   trim();
 }
 
-void History::on_death(Page* page) {
-  if (page->last_use == 0 || page->last_slot < dropped_slots_) {
-    return;
+// Of the latest operator.
+void History::add_use(const Use& use, Hashes& hashes) {
+  Page& page = *use.page;
+  Entry& entry = entries_.back();
+  Slot slot(page.bytes);
+  const bool is_known = page.last_use > 0 && page.last_slot >= dropped_slots_;
+  if (is_known) {
+    slot.previous = static_cast<uint32_t>(now_ - page.last_use);
+    Slot& before = slot_of(page);
+    before.next = slot.previous;
+    before.end = entry.slots;
+    slot.previous_slot = static_cast<uint32_t>(
+        page.last_slot - this->entry(page.last_use).first_slot);
   }
-  Slot& slot = slot_of(*page);
-  slot.page = nullptr;
-  slot.is_dead = true;
-  slot.death = static_cast<uint32_t>(now_ - page->last_use);
+  if (page.first_use == 0) {
+    page.first_use = now_;
+  } else if (now_ - page.first_use >= kLasting) {
+    hashes[kByName] = mix(hashes[kByName], entry.slots * kPrime + page.id);
+  }
+  move_to_end(page);
+  page.last_use = now_;
+  page.last_slot = dropped_slots_ + slots_.size();
+  slots_.push_back(slot);
+  ++entry.slots;
+  entry.longest = std::max(entry.longest, slot.previous);
+  entry.kind = mix(entry.kind, page.bytes * 2 + (use.writes ? 1 : 0));
+  hashes[kByAge] = mix(hashes[kByAge], slot.previous);
 }
 
-void History::find_windows() {
+void History::on_death(Page* page) {
+  if (page->last_use == 0) {
+    return;
+  }
+  unlink(*page);
+  if (page->last_slot >= dropped_slots_) {
+    Slot& slot = slot_of(*page);
+    slot.is_dead = 1;
+    slot.end = static_cast<uint32_t>(now_ - page->last_use);
+  }
+}
+
+void History::move_to_end(Page& page) {
+  if (page.last_use > 0) {
+    unlink(page);
+  }
+  page.older = latest_;
+  (latest_ ? latest_->newer : oldest_) = &page;
+  latest_ = &page;
+}
+
+void History::unlink(Page& page) {
+  if (next_page_ == &page) {
+    next_page_ = page.newer;
+  }
+  (page.older ? page.older->newer : oldest_) = page.newer;
+  (page.newer ? page.newer->older : latest_) = page.older;
+  page.older = page.newer = nullptr;
+}
+
+Page* History::next_page() {
+  Page* page = next_page_;
+  next_page_ = page ? page->newer : nullptr;
+  return page;
+}
+
+void History::find_windows(const Hashes& hashes) {
   Entry& latest = entries_.back();
+  Hashes& oldest = hashes_[now_ % kWindow]; // kWindow operators ago, or 0
   for (const Likeness by : {kByName, kByAge}) {
-    window_[by] = window_[by] * kPrime + latest.hash[by];
-    if (now_ > kWindow && has(now_ - kWindow)) {
-      window_[by] -= entry(now_ - kWindow).hash[by] * power(kPrime, kWindow);
-    }
-    latest.window[by] = window_[by];
+    const uint64_t hash = mix(latest.kind, hashes[by]);
+    window_[by] =
+        window_[by] * kPrime + hash - oldest[by] * power(kPrime, kWindow);
+    oldest[by] = hash;
+  }
+  latest.window = window_;
+  if (hashes[kByName] == 0) {
+    latest.window[kByName] = 0;
   }
 }
 
@@ -97,11 +132,20 @@ void History::follow() {
   if (lag_ > 0 && has(now_ - lag_) && entry(now_ - lag_).kind == latest.kind &&
       latest.longest <= lag_) {
     ++matched_;
+    if (lag_ > kAlways) {
+      keep(lag_);
+    }
   } else {
+    if (lag_ > 0) {
+      lost_at_ = now_;
+    }
     find_lag();
   }
+  const bool is_lost = now_ - lost_at_ < kLost;
   for (const uint64_t window : latest.window) {
-    windows_[window] = now_;
+    if (window != 0) {
+      windows_.insert(window, now_, is_lost || window % kSampled == 0);
+    }
   }
 }
 
@@ -114,31 +158,56 @@ void History::find_lag() {
 }
 
 // 0 if there is none.
-uint64_t History::find_lag(Likeness by) const {
+uint64_t History::find_lag(Likeness by) {
   const uint64_t window = entries_.back().window[by];
-  const auto found = windows_.find(window);
-  if (window == 0 || found == windows_.end() || !has(found->second)) {
+  const uint64_t found = window == 0 ? 0 : windows_.find(window, now_);
+  if (found == 0) {
     return 0;
   }
-  uint64_t lag = now_ - found->second;
+  uint64_t lag = now_ - found;
+  if (!has(found)) {
+    keep(lag);
+    return 0;
+  }
   for (uint64_t i = 0; i < kWindow && has(now_ - i); ++i) {
-    lag = std::max(lag, entry(now_ - i).longest);
+    lag = std::max<uint64_t>(lag, entry(now_ - i).longest);
   }
   return has(now_ - lag) && entry(now_ - lag).window[by] == window ? lag : 0;
 }
 
-// Keeps memory bounded, and the table of windows with it.
-void History::trim() {
-  if (entries_.size() <= kCapacity) {
-    return;
+// See Note [Long cycles].
+void History::keep(uint64_t operators) {
+  const uint64_t kept = operators + operators / kSpare;
+  if (bytes() / entries_.size() * kept > kMostBytes) {
+    return; // such operators would not fit
   }
+  kept_ = std::max(kept_, kept);
+  kept_until_ = std::max(kept_until_, now_ + 2 * kept);
+}
+
+size_t History::bytes() const {
+  return entries_.size() * sizeof(Entry) + slots_.size() * sizeof(Slot);
+}
+
+// Keeps memory bounded, and time: where less is to be kept than before, a few
+// operators go at a time.
+void History::trim() {
+  if (now_ > kept_until_) {
+    kept_ = kAlways;
+  }
+  for (int i = 0; i < kTrimmedAtOnce && entries_.size() > kept_; ++i) {
+    drop_oldest();
+  }
+  while (bytes() > kMostBytes && entries_.size() > kWindow) {
+    drop_oldest();
+  }
+}
+
+void History::drop_oldest() {
   const uint32_t slots = entries_.front().slots;
   slots_.erase(slots_.begin(), slots_.begin() + slots);
   dropped_slots_ += slots;
   entries_.pop_front();
-  if (windows_.size() > 2 * kLikenesses * kCapacity) {
-    windows_.clear();
-  }
 }
 
 } // namespace at::cuda::lms

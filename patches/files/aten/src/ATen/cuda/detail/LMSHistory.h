@@ -1,12 +1,12 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSWindows.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <unordered_map>
 
 namespace at::cuda::lms {
 
@@ -33,37 +33,51 @@ namespace at::cuda::lms {
 // sequence seems to repeat after one of them. But the pages of the next layer
 // were used longer ago than that. So a lag is at least as long as the time
 // between two uses of any page, and where it is not, that time is tried.
+//
+// Note [Long cycles]
+// ~~~~~~~~~~~~~~~~~~
+// The last kAlways operators are always kept. A cycle may be longer: one step
+// of an optimizer after many micro-batches, each of which is a cycle, too. So
+// some windows are remembered for longer than the operators: one in kSampled,
+// as their hashes have it, and all right after a lag was lost, which is where a
+// longer cycle shows. If such a window comes again, and there is no
+// lag among what is kept, so many more operators are kept from then on, as far
+// as kMostBytes allows. If the program has such a cycle, the window's third
+// time finds the lag; if it has not, what is kept shrinks again.
 class History {
  public:
   static constexpr uint64_t kWindow = 8; // operators
   // A page lasts if its first use was so many operators ago.
   static constexpr uint64_t kLasting = 32;
-  static constexpr uint64_t kCapacity = 1 << 17; // operators
+  static constexpr uint64_t kAlways = 1 << 17; // operators
+  // Entries and slots take no more than this. A million operators with three
+  // uses each take 115 MiB; five uses each are what just fits.
+  static constexpr size_t kMostBytes = size_t{160} << 20;
 
   struct Slot { // a use of a page
-    Page* page = nullptr; // valid in the page's last slot only; null when dead
-    size_t bytes = 0;
+    uint64_t bytes : 63;
+    uint64_t is_dead : 1;
     uint32_t previous = 0; // operators since the use before; 0: the first one
     uint32_t previous_slot = 0; // of that operator's
     uint32_t next = 0; // operators until the next use; 0: not yet, or none
-    uint32_t next_slot = 0; // of that operator's
-    uint32_t death = 0; // operators until the page died, if it did
-    bool is_dead = false;
+    uint32_t end = 0; // slot of that operator's; operators until death if dead
+
+    explicit Slot(size_t bytes) : bytes(bytes), is_dead(0) {}
   };
   enum Likeness : size_t { kByName, kByAge, kLikenesses };
+  using Hashes = std::array<uint64_t, kLikenesses>;
   struct Entry { // an operator
     uint64_t kind = 0;
-    std::array<uint64_t, kLikenesses> hash{};
-    // Of the hashes of the kWindow operators up to this one; by name it is 0 if
-    // no page of this one lasts.
-    std::array<uint64_t, kLikenesses> window{};
-    uint64_t longest = 0; // operators since a use of one of its pages, at most
+    // Hash of the kWindow operators up to this one; by name it is 0 if no page
+    // of this one lasts.
+    Hashes window{};
     uint64_t first_slot = 0;
-    uint32_t slots = 0;
     size_t unmanaged = 0; // see Operator
+    uint32_t slots = 0;
+    uint32_t longest = 0; // operators since a use of one of its pages, at most
   };
 
-  // Sets `first_use` and `last_use` of the pages.
+  // Sets of the pages what is the history's own.
   void append(const Operator& op);
   void on_death(Page* page);
 
@@ -89,14 +103,31 @@ class History {
   const Slot& slot(const Entry& entry, uint32_t number) const {
     return slots_[entry.first_slot + number - dropped_slots_];
   }
+  // Uses of pages by the operators from this one on.
+  uint64_t uses_since(uint64_t index) const {
+    return dropped_slots_ + slots_.size() - entry(index).first_slot;
+  }
+  size_t bytes() const;
+
+  // Goes through the pages that are alive, the least recently used first, while
+  // pages may be used and die: an iteration that is begun ends the one before.
+  void begin_pages() {
+    next_page_ = oldest_;
+  }
+  Page* next_page(); // null: there are no more
 
  private:
   Slot& slot_of(const Page& page);
-  void find_windows();
+  void add_use(const Use& use, Hashes& hashes);
+  void move_to_end(Page& page);
+  void unlink(Page& page);
+  void find_windows(const Hashes& hashes);
   void follow();
   void find_lag();
-  uint64_t find_lag(Likeness by) const;
+  uint64_t find_lag(Likeness by);
+  void keep(uint64_t operators);
   void trim();
+  void drop_oldest();
 
   std::deque<Entry> entries_;
   std::deque<Slot> slots_;
@@ -104,9 +135,16 @@ class History {
   uint64_t now_ = 0;
   uint64_t lag_ = 0;
   uint64_t matched_ = 0;
-  // The last operator of each window of kWindow, by hash.
-  std::unordered_map<uint64_t, uint64_t> windows_;
-  std::array<uint64_t, kLikenesses> window_{}; // hashes, of the latest entry
+  Windows windows_{kAlways}; // the last operator of each
+  Hashes window_{}; // of the latest entry
+  std::array<Hashes, kWindow> hashes_{}; // of the latest operators
+  uint64_t lost_at_ = 0; // the operator that ended the last lag
+  uint64_t kept_ = kAlways; // operators, see Note [Long cycles]
+  uint64_t kept_until_ = 0; // then it is kAlways again
+  // The pages that are alive, by last use, linked to each other.
+  Page* oldest_ = nullptr;
+  Page* latest_ = nullptr;
+  Page* next_page_ = nullptr;
 };
 
 } // namespace at::cuda::lms

@@ -35,6 +35,9 @@ struct Page {
   uint64_t death = kNever;
   // Left against the plan and was asked for since its last use.
   bool was_stray = false;
+  // Neighbours among the pages that have been used, by last use.
+  Page* older = nullptr;
+  Page* newer = nullptr;
 
   static constexpr uint64_t kNever = ~uint64_t{0};
 };

@@ -153,6 +153,8 @@ void Device::leave(
   Pins ahead;
   Eviction eviction(/*may_wait=*/true);
   Event overtaken;
+  std::shared_ptr<Draft> draft;
+  std::shared_ptr<void> dropped;
   bool is_look_due = false;
   {
     Lock lock(*this);
@@ -181,12 +183,21 @@ void Device::leave(
     }
     if (!is_capturing()) {
       streams_.note_work(stream);
-      ahead = follow_policy(eviction, freed);
+      actions_.evict.clear();
+      actions_.fetch.clear();
+      policy_->on_operator(operator_, actions_);
+      ahead = obey(actions_, eviction, freed);
+      draft = std::move(actions_.draft);
+      dropped = std::move(actions_.dropped);
       overtaken = end_to_wait_for(stream);
     }
   }
+  dropped.reset();
   freed.let_go();
   finish(eviction);
+  if (C10_UNLIKELY(draft != nullptr)) {
+    ahead = finish_plan(*draft, eviction, freed);
+  }
   if (!ahead.empty()) {
     fetch_ahead(ahead);
   }
@@ -230,20 +241,36 @@ void Device::adopt_existing(c10::StorageImpl* storage) {
   adopt(storage);
 }
 
-// Tells the policy of operator_, starts the evictions that it wants, and pins
-// what it wants to be fetched.
-Pins Device::follow_policy(Eviction& eviction, Freed& freed) {
+// Works on a plan, with the mutex for a part at a time (Note [Making a plan]).
+Pins Device::finish_plan(Draft& draft, Eviction& eviction, Freed& freed) {
   Pins ahead;
-  actions_.evict.clear();
-  actions_.fetch.clear();
-  policy_->on_operator(operator_, actions_);
+  bool goes_on = true;
+  while (goes_on) {
+    draft.compute();
+    {
+      Lock lock(*this);
+      actions_.evict.clear();
+      actions_.fetch.clear();
+      goes_on = policy_->advance(draft, actions_);
+      ahead = obey(actions_, eviction, freed); // pages may die before the next
+    }
+    freed.let_go();
+    finish(eviction);
+  }
+  return ahead;
+}
+
+// Starts the evictions that the policy wants, and pins what it wants to be
+// fetched.
+Pins Device::obey(const Actions& actions, Eviction& eviction, Freed& freed) {
+  Pins ahead;
   eviction.keeps_memory = true; // until somebody needs it
-  eviction.add(actions_.evict);
+  eviction.add(actions.evict);
   evict(eviction, freed);
-  if (!actions_.fetch.empty()) {
+  if (!actions.fetch.empty()) {
     note_arrivals();
   }
-  for (Page* page : actions_.fetch) {
+  for (Page* page : actions.fetch) {
     if (copies_in_.size() + ahead.size() >= kMostArriving) {
       break;
     }

@@ -46,8 +46,11 @@ void add_around(
 
 } // namespace
 
-Plan::Plan(const History& history, size_t capacity) {
-  read(history);
+Plan::Plan(Cycle cycle, size_t capacity)
+    : cycle_(std::move(cycle)), fetches_from_(cycle_.length() + 1) {
+  for (const Interval& it : cycle_.intervals) {
+    is_complete_ = is_complete_ && !it.is_endless;
+  }
   least_ = capacity / kSmallest;
   const std::vector<int64_t> tiny = managed(least_);
   if (*std::max_element(tiny.begin(), tiny.end()) >
@@ -60,122 +63,9 @@ Plan::Plan(const History& history, size_t capacity) {
   if (has_traffic_) {
     choose_fetches(capacity);
   }
-}
-
-uint32_t Plan::slots(uint32_t position) const {
-  return (position + 1 < length() ? starts_[position + 1] : count()) -
-      starts_[position];
-}
-
-void Plan::forget(
-    const Page& page,
-    const History& history,
-    uint64_t planned_at) {
-  if (!history.has(page.last_use) || page.last_use + length() <= planned_at) {
-    return;
-  }
-  const auto position = static_cast<uint32_t>(
-      (page.last_use + length() - planned_at - 1) % length());
-  const auto slot = static_cast<uint32_t>(
-      page.last_slot - history.entry(page.last_use).first_slot);
-  if (slot < slots(position) && interval(position, slot).page == &page) {
-    interval(position, slot).page = nullptr;
-  }
-}
-
-std::vector<char> Plan::due() const {
-  std::vector<char> is_due(count(), 0);
-  for (uint32_t position = 0; position < fetches_.size(); ++position) {
-    for (const uint32_t number : fetches_[position]) {
-      is_due[number] = intervals_[number].begin <= position ? 1 : 0;
-    }
-  }
-  return is_due;
-}
-
-void Plan::read(const History& history) {
-  const uint64_t first = history.now() - history.lag() + 1;
-  for (uint64_t index = first; index <= history.now(); ++index) {
-    const History::Entry& entry = history.entry(index);
-    starts_.push_back(count());
-    unmanaged_.push_back(entry.unmanaged);
-    for (uint32_t slot = 0; slot < entry.slots; ++slot) {
-      intervals_.push_back(read_interval(history, index, slot, first));
-    }
-  }
-  before_.assign(count(), kNone);
-  for (uint64_t index = first; index <= history.now(); ++index) {
-    for (uint32_t slot = 0; slot < history.entry(index).slots; ++slot) {
-      find_before(history, index, slot, first);
-    }
-  }
-}
-
-// Which interval the use ends, and how long that is if it goes on in the next
-// cycle.
-void Plan::find_before(
-    const History& history,
-    uint64_t index,
-    uint32_t slot,
-    uint64_t first) {
-  const History::Slot& use = history.slot(history.entry(index), slot);
-  const auto position = static_cast<uint32_t>(index - first);
-  uint32_t& before = before_[number(position, slot)];
-  if (use.previous == 0) {
-    return;
-  }
-  if (use.previous <= position) {
-    before = number(position - use.previous, use.previous_slot);
-    return;
-  }
-  uint64_t last = index;
-  const History::Slot* end = &use;
-  uint32_t end_slot = slot;
-  while (end->next > 0) {
-    last += end->next;
-    end_slot = end->next_slot;
-    end = &history.slot(history.entry(last), end_slot);
-  }
-  if (!end->is_dead) {
-    // The page was there before the cycle, and is still: it is used again one
-    // cycle later.
-    const auto begin = static_cast<uint32_t>(last - first);
-    before = number(begin, end_slot);
-    intervals_[before].length = position + length() - begin;
-    intervals_[before].is_endless = false;
-  } else if (use.previous <= length()) {
-    // Another page will have its part: the one whose use was as long before.
-    const uint32_t begin = (position + length() - use.previous) % length();
-    if (use.previous_slot < slots(begin) &&
-        interval(begin, use.previous_slot).bytes == use.bytes) {
-      before = number(begin, use.previous_slot);
-    }
-  }
-}
-
-// What follows the use: as far as it has happened already, else as it happened
-// one cycle ago.
-Plan::Interval Plan::read_interval(
-    const History& history,
-    uint64_t index,
-    uint32_t number,
-    uint64_t first) const {
-  const History::Slot* slot = &history.slot(history.entry(index), number);
-  Interval interval;
-  interval.begin = static_cast<uint32_t>(index - first);
-  interval.bytes = slot->bytes;
-  interval.page = slot->next == 0 ? slot->page : nullptr; // idle there now
-  if (slot->next == 0 && !slot->is_dead) {
-    const uint64_t twin = index - history.lag();
-    if (history.has(twin) &&
-        history.entry(twin).kind == history.entry(index).kind) {
-      slot = &history.slot(history.entry(twin), number);
-    }
-  }
-  interval.length = slot->next;
-  interval.death = slot->death;
-  interval.is_endless = slot->next == 0 && !slot->is_dead;
-  return interval;
+  // What only planning needs.
+  cycle_.before = {};
+  cycle_.unmanaged = {};
 }
 
 // Bytes of a page such that half of all bytes that come back are in pages that
@@ -183,7 +73,7 @@ Plan::Interval Plan::read_interval(
 size_t Plan::typical() const {
   std::vector<size_t> sizes;
   size_t sum = 0;
-  for (const Interval& it : intervals_) {
+  for (const Interval& it : cycle_.intervals) {
     if (it.length > 1) {
       sizes.push_back(it.bytes);
       sum += it.bytes;
@@ -218,7 +108,7 @@ void Plan::choose_leaving(size_t capacity) {
   std::vector<char> is_out(count(), 0);
   std::vector<std::vector<uint32_t>> deaths(n);
   for (uint32_t i = 0; i < count(); ++i) {
-    const Interval& it = intervals_[i];
+    const Interval& it = cycle_.intervals[i];
     if (it.length == 0 && !it.is_endless) {
       deaths[(it.begin + it.death) % n].push_back(i);
     }
@@ -226,27 +116,28 @@ void Plan::choose_leaving(size_t capacity) {
   size_t used = 0;
   for (uint64_t now = 0; now < uint64_t{kCycles} * n; ++now) {
     const auto position = static_cast<uint32_t>(now % n);
-    const uint32_t first = starts_[position];
+    const uint32_t first = cycle_.starts[position];
     const uint32_t last = first + slots(position);
     for (uint32_t i = first; i < last; ++i) {
-      const uint32_t before = before_[i];
-      const bool is_here = before != kNone && turn[before] != kNever &&
-          turn[before] + intervals_[before].length == now && !is_out[before];
-      used += is_here ? 0 : intervals_[i].bytes;
-      if (before != kNone) {
+      const uint32_t before = cycle_.before[i];
+      const bool is_here = before != Cycle::kNone && turn[before] != kNever &&
+          turn[before] + cycle_.intervals[before].length == now &&
+          !is_out[before];
+      used += is_here ? 0 : cycle_.intervals[i].bytes;
+      if (before != Cycle::kNone) {
         turn[before] = kNever; // over
       }
     }
-    while (used + unmanaged_[position] > capacity && !idle.empty()) {
+    while (used + cycle_.unmanaged[position] > capacity && !idle.empty()) {
       const Idle farthest = idle.top();
       idle.pop();
       if (turn[farthest.number] != farthest.begin) {
         continue; // over
       }
       is_out[farthest.number] = 1;
-      used -= intervals_[farthest.number].bytes;
+      used -= cycle_.intervals[farthest.number].bytes;
       if (farthest.begin / n == 1) {
-        intervals_[farthest.number].leaves = true;
+        cycle_.intervals[farthest.number].leaves = true;
         has_traffic_ = true;
       }
       if (farthest.end == kNever) {
@@ -255,11 +146,12 @@ void Plan::choose_leaving(size_t capacity) {
     }
     for (uint32_t i = first; i < last; ++i) {
       if (turn[i] != kNever && !is_out[i]) {
-        used -= intervals_[i].bytes; // nobody saw the end of its last turn
+        used -=
+            cycle_.intervals[i].bytes; // nobody saw the end of its last turn
       }
       turn[i] = now;
       is_out[i] = 0;
-      const Interval& it = intervals_[i];
+      const Interval& it = cycle_.intervals[i];
       // Of what dies, too, evicting wins the time until then only. What is
       // used or dies with the next operator cannot leave in between.
       const uint64_t length = it.length > 0 ? it.length : it.death;
@@ -269,8 +161,8 @@ void Plan::choose_leaving(size_t capacity) {
       }
     }
     for (const uint32_t i : deaths[position]) {
-      if (turn[i] != kNever && turn[i] + intervals_[i].death == now) {
-        used -= is_out[i] ? 0 : intervals_[i].bytes;
+      if (turn[i] != kNever && turn[i] + cycle_.intervals[i].death == now) {
+        used -= is_out[i] ? 0 : cycle_.intervals[i].bytes;
         turn[i] = kNever;
       }
     }
@@ -282,7 +174,7 @@ void Plan::choose_leaving(size_t capacity) {
 std::vector<int64_t> Plan::managed(size_t below) const {
   const uint32_t n = length();
   std::vector<int64_t> steps(n + 1, 0);
-  for (const Interval& it : intervals_) {
+  for (const Interval& it : cycle_.intervals) {
     if (it.bytes >= below) {
       continue;
     }
@@ -301,7 +193,7 @@ std::vector<int64_t> Plan::managed(size_t below) const {
 std::vector<int64_t> Plan::residency() const {
   std::vector<int64_t> resident = managed(std::numeric_limits<size_t>::max());
   for (uint32_t i = 0; i < length(); ++i) {
-    resident[i] += static_cast<int64_t>(unmanaged_[i]);
+    resident[i] += static_cast<int64_t>(cycle_.unmanaged[i]);
   }
   return resident;
 }
@@ -316,15 +208,16 @@ void Plan::choose_more_leaving(size_t capacity) {
     return !it.leaves && it.length > 1 && it.bytes >= least_;
   };
   for (uint32_t i = 0; i < count(); ++i) { // of the cycle before
-    const uint64_t end = uint64_t{intervals_[i].begin} + intervals_[i].length;
-    if (may_leave(intervals_[i]) && end > n) {
+    const uint64_t end =
+        uint64_t{cycle_.intervals[i].begin} + cycle_.intervals[i].length;
+    if (may_leave(cycle_.intervals[i]) && end > n) {
       idle.emplace(end - n, i);
     }
   }
   for (uint32_t now = 0; now < n; ++now) {
     while (resident.maximum(now, 1) > static_cast<int64_t>(capacity) &&
            !idle.empty() && idle.top().first > now) {
-      Interval& it = intervals_[idle.top().second];
+      Interval& it = cycle_.intervals[idle.top().second];
       idle.pop();
       if (it.leaves) {
         continue;
@@ -354,17 +247,19 @@ void Plan::choose_fetches(size_t capacity) {
   }
   FetchOrder order(*this, resident, capacity);
   order.run_cycle(later);
-  fetches_ = order.run_rest(later);
+  const auto fetches = order.run_rest(later);
+  is_due_.assign(count(), 0);
   for (uint32_t position = 0; position < length(); ++position) {
-    std::vector<uint32_t> fetches;
-    for (const uint32_t number : fetches_[position]) {
-      if (intervals_[number].begin == position) {
-        intervals_[number].leaves = false; // there is room for it after all
-      } else {
-        fetches.push_back(number);
+    for (const uint32_t number : fetches[position]) {
+      Interval& it = at(number);
+      if (it.begin == position) {
+        it.leaves = false; // there is room for it after all
+        continue;
       }
+      fetches_.push_back(number);
+      is_due_[number] = it.begin <= position ? 1 : 0;
     }
-    fetches_[position] = std::move(fetches);
+    fetches_from_[position + 1] = static_cast<uint32_t>(fetches_.size());
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSHistory.h>
+#include <ATen/cuda/detail/LMSCycle.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,71 +29,64 @@ namespace at::cuda::lms {
 //     everything else that is resident then; who is needed first is first. So
 //     fetching never evicts what is needed sooner, and the copies are in the
 //     order of need.
-// Positions are operators of the cycle, 0 to n - 1; position n is 0 again.
 class Plan {
  public:
-  struct Interval {
-    uint32_t begin = 0; // position of the use before
-    uint32_t length = 0; // operators until the next use; 0: there is none
-    uint32_t death = 0; // operators until the page dies, if length is 0
-    bool is_endless = false; // neither is known
-    bool leaves = false;
-    size_t bytes = 0;
-    Page* page = nullptr; // on the host by this plan
+  struct Range { // of intervals' numbers
+    const uint32_t* first = nullptr;
+    const uint32_t* last = nullptr;
+    const uint32_t* begin() const {
+      return first;
+    }
+    const uint32_t* end() const {
+      return last;
+    }
   };
 
-  // Plans the cycle that ends with the latest operator, for pages that may take
-  // `capacity` bytes together.
-  Plan(const History& history, size_t capacity);
+  // For pages that may take `capacity` bytes together.
+  Plan(Cycle cycle, size_t capacity);
 
   uint32_t length() const {
-    return static_cast<uint32_t>(starts_.size());
+    return cycle_.length();
   }
   // False if the whole cycle fits.
   bool has_traffic() const {
     return has_traffic_;
   }
+  // It is known how each interval ends.
+  bool is_complete() const {
+    return is_complete_;
+  }
   // The interval that begins with a use.
   Interval& interval(uint32_t position, uint32_t slot) {
-    return intervals_[number(position, slot)];
+    return cycle_.intervals[number(position, slot)];
   }
-  uint32_t slots(uint32_t position) const;
-  // Intervals are also numbered through.
+  uint32_t slots(uint32_t position) const {
+    return cycle_.slots(position);
+  }
   uint32_t number(uint32_t position, uint32_t slot) const {
-    return starts_[position] + slot;
+    return cycle_.number(position, slot);
   }
   Interval& at(uint32_t number) {
-    return intervals_[number];
+    return cycle_.intervals[number];
   }
   const Interval& at(uint32_t number) const {
-    return intervals_[number];
+    return cycle_.intervals[number];
   }
   uint32_t count() const {
-    return static_cast<uint32_t>(intervals_.size());
+    return cycle_.count();
   }
-  // The page dies while it is idle.
-  void forget(const Page& page, const History& history, uint64_t planned_at);
-  // By interval: its page should be on its way back when the cycle ends.
-  std::vector<char> due() const;
+  // The interval's page should be on its way back when the cycle ends.
+  bool is_due(uint32_t number) const {
+    return !is_due_.empty() && is_due_[number] != 0;
+  }
   // Intervals whose pages come back right after the operator.
-  const std::vector<uint32_t>& fetches(uint32_t position) const {
-    return fetches_[position];
+  Range fetches(uint32_t position) const {
+    return {
+        fetches_.data() + fetches_from_[position],
+        fetches_.data() + fetches_from_[position + 1]};
   }
 
  private:
-  static constexpr uint32_t kNone = ~uint32_t{0};
-
-  void read(const History& history);
-  void find_before(
-      const History& history,
-      uint64_t index,
-      uint32_t slot,
-      uint64_t first);
-  Interval read_interval(
-      const History& history,
-      uint64_t index,
-      uint32_t slot,
-      uint64_t first) const;
   size_t typical() const;
   void choose_leaving(size_t capacity);
   void choose_more_leaving(size_t capacity);
@@ -101,13 +94,13 @@ class Plan {
   std::vector<int64_t> managed(size_t below) const;
   std::vector<int64_t> residency() const;
 
-  std::vector<Interval> intervals_; // by position, then slot
-  std::vector<uint32_t> starts_; // by position: of its intervals
-  std::vector<uint32_t> before_; // by interval: the one that ends with its use
-  std::vector<size_t> unmanaged_; // by position, bytes
-  std::vector<std::vector<uint32_t>> fetches_; // by position
+  Cycle cycle_;
+  std::vector<uint32_t> fetches_; // by position
+  std::vector<uint32_t> fetches_from_; // by position, and the end
+  std::vector<char> is_due_; // by interval; empty if nothing moves
   size_t least_ = 0; // bytes of a page that may leave
   bool has_traffic_ = false;
+  bool is_complete_ = true;
 };
 
 } // namespace at::cuda::lms

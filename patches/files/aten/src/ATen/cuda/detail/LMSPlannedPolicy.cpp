@@ -14,11 +14,18 @@ constexpr uint64_t kMostMatches = 4096; // operators
 // That of a shorter cycle does not: it costs little, and where an optimizer
 // makes its state, some operators repeat for each parameter.
 constexpr uint64_t kShortCycle = 64; // operators
+// The plan of a cycle of more than History::kAlways takes seconds. So it has to
+// have matched for 1 / kLongMatches of that, or for as long as it takes itself
+// if such plans keep failing.
+constexpr uint64_t kLongMatches = 64;
+// A plan is made at once for so many uses of pages: that takes 5 to 10 ms. For
+// more it is made in parts, which is what is looked at then with the lock held.
+constexpr uint64_t kMostAtOnce = 1 << 14;
+constexpr uint64_t kPart = 1 << 12;
 // A plan foresees the next use of each page. It is dropped when kMostSurprises
 // more of them came at another time than 1 in kHitsPerSurprise did not.
 constexpr uint64_t kHitsPerSurprise = 8;
 constexpr uint64_t kMostSurprises = 32;
-constexpr size_t kFetchesAtOnce = 64; // pages asked for after one operator
 // How long before its next use a page is fetched that left against the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
 // It is fetched before a page of the plan if it is needed sooner by 1 / kSooner
@@ -44,92 +51,174 @@ void PlannedPolicy::set_capacity(size_t bytes) {
 
 void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
   history_.append(op);
+  if (draft_ && history_.lag() != draft_->cycle.length()) {
+    draft_.reset();
+  }
   if (plan_ && history_.lag() != plan_->length()) {
+    const bool is_long = plan_->length() > History::kAlways;
+    const uint64_t most = is_long ? plan_->length() : kMostMatches;
     if (history_.now() - planned_at_ >= plan_->length()) {
       needed_matches_ = History::kWindow;
     } else if (plan_->length() > kShortCycle) {
-      needed_matches_ = std::min(2 * needed_matches_, kMostMatches);
+      needed_matches_ = std::min(2 * needed_matches_, most);
     }
     drop_plan();
   }
   if (plan_) {
     note_surprises(op);
   }
-  if (plan_ && !is_complete_ &&
-      history_.now() - planned_at_ == plan_->length()) {
-    make_plan(actions); // now that a whole cycle has been seen
-    is_complete_ = true;
-  } else if (plan_) {
+  actions.dropped = std::move(dropped_);
+  if (is_plan_due()) {
+    begin_plan(actions);
+    return;
+  }
+  if (plan_) {
     follow_plan(op, actions);
-  } else if (
-      is_short_ && history_.lag() > 0 &&
-      history_.matched() >= needed_matches_ &&
-      history_.now() >= distrusted_until_) {
-    make_plan(actions);
   } else {
     for (const Use& use : op.uses) {
       use.page->next_use = use.page->death = Page::kNever;
     }
   }
-  while (!fetching_.empty() && fetching_.begin()->second->resident) {
-    fetching_.erase(fetching_.begin());
-  }
-  for (const auto& [need, page] : fetching_) {
-    if (actions.fetch.size() == kFetchesAtOnce) {
-      break;
-    }
-    if (!page->resident) {
-      actions.fetch.push_back(page);
-    }
-  }
+  wishes_.list(actions.fetch);
 }
 
 void PlannedPolicy::on_death(Page* page) {
-  if (plan_) {
-    plan_->forget(*page, history_, planned_at_);
+  if (const uint32_t number = plan_ ? idle_in(*page) : Cycle::kNone;
+      number != Cycle::kNone && plan_->at(number).page == page) {
+    plan_->at(number).page = nullptr;
   }
   history_.on_death(page);
-  ask_no_more_for(page);
-  remove_stray(*page);
+  wishes_.ask_no_more_for(*page);
+  wishes_.remove_stray(*page);
 }
 
+// What is dropped goes with the next actions: to free it takes time, too.
 void PlannedPolicy::drop_plan() {
-  plan_.reset();
   surprises_ = 0;
-  fetching_.clear();
-  strays_.clear();
-  first_strays_.clear();
+  if (plan_) {
+    auto dropped = std::make_shared<Dropped>();
+    dropped->plan = std::move(plan_);
+    std::swap(dropped->wishes, wishes_);
+    dropped_ = std::move(dropped);
+  }
+  draft_.reset();
 }
 
-void PlannedPolicy::make_plan(Actions& actions) {
-  drop_plan();
-  plan_ = std::make_unique<Plan>(history_, capacity_ - capacity_ / kReserve);
-  planned_at_ = history_.now();
-  is_complete_ = true;
-  const std::vector<char> is_due = plan_->due();
-  for (uint32_t i = 0; i < plan_->count(); ++i) {
-    Plan::Interval& interval = plan_->at(i);
-    is_complete_ = is_complete_ && !interval.is_endless;
-    Page* page = interval.page;
-    interval.page = nullptr;
-    if (!page) {
-      continue;
-    }
-    foretell(
-        interval, planned_at_ - plan_->length() + 1 + interval.begin, *page);
-    if (interval.leaves && !is_due[i]) {
-      leave(interval, page, actions); // it should have left by now
-    } else if (is_due[i] && !page->resident) {
-      ask_for(page);
-    } else if (!page->resident && page->next_use != Page::kNever) {
-      add_stray(page);
-    }
+// --- see Note [Making a plan] ---
+
+bool PlannedPolicy::is_plan_due() const {
+  const uint64_t lag = history_.lag();
+  if (draft_) {
+    return false;
   }
+  if (plan_) { // a whole cycle has been seen
+    return !is_complete_ && history_.now() - planned_at_ >= lag;
+  }
+  const uint64_t least = lag > History::kAlways ? lag / kLongMatches : 0;
+  return is_short_ && lag > 0 &&
+      history_.matched() >= std::max(needed_matches_, least) &&
+      history_.now() >= distrusted_until_;
+}
+
+void PlannedPolicy::begin_plan(Actions& actions) {
+  draft_ =
+      std::make_shared<PlanDraft>(history_, capacity_ - capacity_ / kReserve);
+  actions.draft = draft_;
+  const uint64_t first = history_.now() - history_.lag() + 1;
+  if (history_.uses_since(first) <= kMostAtOnce) {
+    finish_draft(*this, actions);
+  }
+}
+
+void PlannedPolicy::PlanDraft::compute() {
+  if (cycle.is_done() && !plan) {
+    plan = std::make_unique<Plan>(cycle.take(), capacity);
+  }
+}
+
+bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
+  if (&draft != draft_.get()) {
+    return false;
+  }
+  if (!draft_->cycle.is_done()) {
+    planning_work_ += kPart;
+    if (!draft_->cycle.read(history_, kPart)) {
+      draft_.reset();
+    }
+    return draft_ != nullptr;
+  }
+  if (!draft_->is_followed) {
+    adopt(*draft_);
+  }
+  if (tell_pages(actions)) {
+    return true;
+  }
+  draft_.reset();
+  wishes_.list(actions.fetch);
+  return false;
+}
+
+// The plan before stays with the draft, which is let go without the lock.
+void PlannedPolicy::adopt(PlanDraft& draft) {
+  is_complete_ = draft.plan->is_complete() || plan_ != nullptr;
+  std::swap(plan_, draft.plan);
+  std::swap(wishes_, draft.wishes); // those of the new plan are none
+  draft.is_followed = true;
+  planned_at_ = draft.cycle.end();
+  surprises_ = 0;
+  history_.begin_pages();
+}
+
+// False if all have been told.
+bool PlannedPolicy::tell_pages(Actions& actions) {
+  for (uint64_t i = 0; i < kPart; ++i) {
+    Page* page = history_.next_page();
+    if (!page) {
+      return false;
+    }
+    ++planning_work_;
+    tell(page, actions);
+  }
+  return true;
+}
+
+void PlannedPolicy::tell(Page* page, Actions& actions) {
+  const uint32_t number = idle_in(*page);
+  if (number == Cycle::kNone) {
+    return;
+  }
+  // Other threads may have asked for it since the plan is followed.
+  wishes_.ask_no_more_for(*page);
+  wishes_.remove_stray(*page);
+  Interval& interval = plan_->at(number);
+  foretell(interval, page->last_use, *page);
+  const bool is_due = plan_->is_due(number);
+  if (interval.leaves && !is_due) {
+    leave(interval, page, actions); // it should have left by now
+  } else if (is_due && !page->resident) {
+    wishes_.ask_for(page);
+  } else if (!page->resident && page->next_use != Page::kNever) {
+    wishes_.add_stray(page);
+  }
+}
+
+// The number of the interval that began with the page's last use.
+uint32_t PlannedPolicy::idle_in(const Page& page) const {
+  const uint64_t length = plan_->length();
+  if (!history_.has(page.last_use) || page.last_use + length <= planned_at_) {
+    return Cycle::kNone;
+  }
+  const auto position = static_cast<uint32_t>(
+      (page.last_use + length - planned_at_ - 1) % length);
+  const auto slot = static_cast<uint32_t>(
+      page.last_slot - history_.entry(page.last_use).first_slot);
+  return slot < plan_->slots(position) ? plan_->number(position, slot)
+                                       : Cycle::kNone;
 }
 
 // What the interval says of the page that has been used just now.
 void PlannedPolicy::foretell(
-    const Plan::Interval& interval,
+    const Interval& interval,
     uint64_t now,
     Page& page) {
   const bool comes_back = interval.length > 0;
@@ -138,10 +227,7 @@ void PlannedPolicy::foretell(
   page.death = dies ? now + interval.death : Page::kNever;
 }
 
-void PlannedPolicy::leave(
-    Plan::Interval& interval,
-    Page* page,
-    Actions& actions) {
+void PlannedPolicy::leave(Interval& interval, Page* page, Actions& actions) {
   interval.page = page;
   if (page->resident) {
     actions.evict.push_back(page);
@@ -159,10 +245,10 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
         slot >= plan_->slots(position)) {
       continue;
     }
-    Plan::Interval& interval = plan_->interval(position, slot++);
-    remove_stray(*use.page);
+    Interval& interval = plan_->interval(position, slot++);
+    wishes_.remove_stray(*use.page);
     use.page->was_stray = false;
-    ask_no_more_for(use.page); // it has come
+    wishes_.ask_no_more_for(*use.page); // it has come
     foretell(interval, history_.now(), *use.page);
     if (interval.leaves) {
       leave(interval, use.page, actions);
@@ -171,13 +257,13 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
   if (!plan_->has_traffic()) {
     return;
   }
-  fetch_strays(strays_, history_.now() + kStrayDistance);
+  wishes_.ask_for_strays(history_.now() + kStrayDistance);
   for (const uint32_t number : plan_->fetches(position)) {
-    Plan::Interval& interval = plan_->at(number);
+    Interval& interval = plan_->at(number);
     if (Page* page = interval.page; page && !page->resident) {
-      fetch_strays(
-          first_strays_, page->next_use - distance_to(*page) / kSooner);
-      ask_for(page);
+      wishes_.ask_for_first_strays(
+          page->next_use - distance_to(*page) / kSooner);
+      wishes_.ask_for(page);
     }
     interval.page = nullptr;
   }
@@ -202,40 +288,6 @@ void PlannedPolicy::note_surprises(const Operator& op) {
     distrusted_until_ = history_.now() + distrust_;
     drop_plan();
   }
-}
-
-void PlannedPolicy::add_stray(Page* page) {
-  const auto key = std::pair(page->next_use, page->id);
-  strays_.emplace(key, page);
-  if (!page->was_stray) {
-    first_strays_.emplace(key, page);
-  }
-}
-
-void PlannedPolicy::remove_stray(const Page& page) {
-  const auto key = std::pair(page.next_use, page.id);
-  strays_.erase(key);
-  first_strays_.erase(key);
-}
-
-void PlannedPolicy::fetch_strays(ByNeed& strays, uint64_t until) {
-  while (!strays.empty() && strays.begin()->first.first <= until) {
-    Page* page = strays.begin()->second;
-    remove_stray(*page);
-    if (!page->resident) {
-      page->was_stray = true;
-      ask_for(page);
-    }
-  }
-}
-
-// What is needed first goes first, whenever it was asked for.
-void PlannedPolicy::ask_for(Page* page) {
-  fetching_.emplace(std::pair(page->next_use, page->id), page);
-}
-
-void PlannedPolicy::ask_no_more_for(Page* page) {
-  fetching_.erase(std::pair(page->next_use, page->id));
 }
 
 // Operators until the page is used, as far as that is known.
@@ -291,9 +343,9 @@ std::vector<Page*> PlannedPolicy::choose_window(
   ahead_ = nullptr;
   if (plan_) {
     for (Page* page : pages) {
-      ask_no_more_for(page); // it would come back at once
+      wishes_.ask_no_more_for(*page); // it would come back at once
       if (page->id != 0 && page->next_use != Page::kNever) {
-        add_stray(page);
+        wishes_.add_stray(page);
       }
     }
   }

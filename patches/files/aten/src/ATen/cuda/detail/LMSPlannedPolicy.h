@@ -1,18 +1,31 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSCycle.h>
 #include <ATen/cuda/detail/LMSHistory.h>
 #include <ATen/cuda/detail/LMSPlan.h>
 #include <ATen/cuda/detail/LMSPolicy.h>
 #include <ATen/cuda/detail/LMSSpace.h>
+#include <ATen/cuda/detail/LMSWishes.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
+
+// Note [Making a plan]
+// ~~~~~~~~~~~~~~~~~~~~
+// A plan takes about a microsecond for each operator of its cycle, and more
+// where that is long. So it is made by way of a draft: the cycle is read from
+// the history, the plan computed, and the pages that are idle are told what the
+// plan has in mind for them. Only the first and the last need the policy, and
+// do a bounded part of their work at a time. The thread whose operator it is
+// due with does all of it before it goes on, and between the parts gives up the
+// device's lock: other threads may run operators meanwhile, and where these end
+// the sequence the draft is out of date. The plan is that of the operator it
+// was begun with, so what it chooses does not depend on how long it takes.
+// That of a short cycle is made at once.
 
 // Follows the plan of a cycle while the sequence repeats. What the plan did not
 // foresee, and everything while there is none, is evicted by farthest next use
@@ -21,41 +34,63 @@ class PlannedPolicy final : public Policy, private Ranking {
  public:
   void set_capacity(size_t bytes) override;
   void on_operator(const Operator& op, Actions& actions) override;
+  bool advance(Draft& draft, Actions& actions) override;
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override;
   std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
       override;
 
+  const History& history() const {
+    return history_;
+  }
+  // Uses and pages that have been looked at with the lock held, to make plans.
+  uint64_t planning_work() const {
+    return planning_work_;
+  }
+
  private:
+  struct Dropped {
+    std::unique_ptr<Plan> plan;
+    Wishes wishes;
+  };
+  // See Note [Making a plan].
+  struct PlanDraft final : Draft {
+    PlanDraft(const History& history, size_t bytes)
+        : cycle(history), capacity(bytes) {}
+    void compute() override;
+
+    CycleReader cycle;
+    const size_t capacity;
+    std::unique_ptr<Plan> plan; // the one before once this one is followed
+    Wishes wishes; // those that belong to the plan before
+    bool is_followed = false;
+  };
+
   Cost cost_of(const Page& page) const override;
   bool may_leave(const Page& page) const override;
 
-  // By next use, then by id: nothing depends on where a page happens to be in
-  // host memory.
-  using ByNeed = std::map<std::pair<uint64_t, uint64_t>, Page*>;
-
-  void make_plan(Actions& actions);
+  bool is_plan_due() const;
+  void begin_plan(Actions& actions);
+  void adopt(PlanDraft& draft);
+  bool tell_pages(Actions& actions);
+  void tell(Page* page, Actions& actions);
+  uint32_t idle_in(const Page& page) const;
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
   void note_surprises(const Operator& op);
-  static void foretell(
-      const Plan::Interval& interval,
-      uint64_t now,
-      Page& page);
+  static void foretell(const Interval& interval, uint64_t now, Page& page);
   uint64_t distance_to(const Page& page) const;
-  void add_stray(Page* page);
-  void remove_stray(const Page& page);
-  void fetch_strays(ByNeed& strays, uint64_t until);
-  void ask_for(Page* page);
-  void ask_no_more_for(Page* page);
-  void leave(Plan::Interval& interval, Page* page, Actions& actions);
+  void leave(Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
   // A request found no room: only then does anything move.
   bool is_short_ = false;
   History history_;
   std::unique_ptr<Plan> plan_;
+  std::shared_ptr<PlanDraft> draft_; // null: none is in the making
+  std::shared_ptr<Dropped> dropped_; // to go with the next actions
+  uint64_t planning_work_ = 0;
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
   // The plan knows how each of its intervals ends, or never will.
   bool is_complete_ = false;
@@ -63,9 +98,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t surprises_ = 0; // of the plan, see note_surprises
   uint64_t distrusted_until_ = 0; // no plan before this operator
   uint64_t distrust_ = 0; // operators without a plan after the last that failed
-  ByNeed fetching_; // asked for
-  ByNeed strays_; // pages that had to leave against the plan
-  ByNeed first_strays_; // those of them for the first time since their last use
+  Wishes wishes_;
   const Page* ahead_ = nullptr; // of the request at hand
   uint64_t arrived_ = 0; // of the request at hand, as are the next
   uint64_t sent_ = 0;

@@ -3,6 +3,8 @@
 #include <ATen/cuda/detail/LMSPlannedPolicy.h>
 #include <ATen/cuda/detail/LMSSpace.h>
 
+#include <utility>
+
 namespace at::cuda::lms {
 namespace {
 
@@ -34,6 +36,15 @@ class LeastRecentlyUsed final : public Policy, private Ranking {
 };
 
 } // namespace
+
+void finish_draft(Policy& policy, Actions& actions) {
+  const std::shared_ptr<Draft> draft = std::move(actions.draft);
+  bool goes_on = draft != nullptr;
+  while (goes_on) {
+    draft->compute();
+    goes_on = policy.advance(*draft, actions);
+  }
+}
 
 std::unique_ptr<Policy> make_policy(std::string_view name) {
   if (name == "planned") {

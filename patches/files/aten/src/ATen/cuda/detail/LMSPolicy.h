@@ -61,10 +61,25 @@ constexpr size_t kMostArriving = 16;
 // arrive, while one runs.
 constexpr size_t kChunksInRoom = 32;
 
+// A plan in the making that takes too long to be made with the device's lock
+// held: see Policy::advance.
+class Draft {
+ public:
+  Draft() = default;
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+  virtual ~Draft() = default;
+
+  // All that takes long, without the lock.
+  virtual void compute() = 0;
+};
+
 // What is to be done after an operator, the evictions first.
 struct Actions {
   std::vector<Page*> evict; // resident, not needed for long
   std::vector<Page*> fetch; // paged out, needed soon; in order of need
+  std::shared_ptr<Draft> draft; // to be finished before the next operator
+  std::shared_ptr<void> dropped; // to be let go without the device's lock
 };
 
 // Decides what to evict and what to fetch, and when; moves nothing itself.
@@ -79,6 +94,14 @@ class Policy {
 
   // The caller may leave out an action that has become impossible or needless.
   virtual void on_operator(const Operator& op, Actions& actions) = 0;
+
+  // A part of the work on a draft, a bounded one. False if nothing is left to
+  // do, or if the draft is out of date. Until then compute is called, without
+  // the lock, before each call, and the actions are done after it, since pages
+  // may die before the next. Let go of the draft without the lock.
+  virtual bool advance(Draft& /*draft*/, Actions& /*actions*/) {
+    return false;
+  }
 
   // The page is about to be destroyed.
   virtual void on_death(Page* /*page*/) {}
@@ -95,6 +118,10 @@ class Policy {
       const Layout& layout,
       size_t bytes) = 0;
 };
+
+// Works on the actions' draft until it is finished, for callers that need no
+// lock.
+void finish_draft(Policy& policy, Actions& actions);
 
 // A policy by its name, null if there is none such.
 //  - "planned": learns the sequence of operators; while it repeats, evicts by
