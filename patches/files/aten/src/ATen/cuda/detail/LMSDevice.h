@@ -262,10 +262,11 @@ class Device {
       cudaStream_t stream,
       bool may_cross);
   Pins obey(const Actions& actions, Eviction& eviction, Freed& freed);
-  Pins finish_plan( // without the mutex
+  void finish_plan( // without the mutex
       Draft& draft,
       Eviction& eviction,
-      Freed& freed);
+      Freed& freed,
+      Pins& ahead);
   ManagedStorage* adopt(
       c10::StorageImpl* storage,
       std::optional<cudaStream_t> stream = std::nullopt);

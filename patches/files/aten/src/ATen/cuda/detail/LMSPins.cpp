@@ -196,7 +196,7 @@ void Device::leave(
   freed.let_go();
   finish(eviction);
   if (C10_UNLIKELY(draft != nullptr)) {
-    ahead = finish_plan(*draft, eviction, freed);
+    finish_plan(*draft, eviction, freed, ahead);
   }
   if (!ahead.empty()) {
     fetch_ahead(ahead);
@@ -242,8 +242,11 @@ void Device::adopt_existing(c10::StorageImpl* storage) {
 }
 
 // Works on a plan, with the mutex for a part at a time (Note [Making a plan]).
-Pins Device::finish_plan(Draft& draft, Eviction& eviction, Freed& freed) {
-  Pins ahead;
+void Device::finish_plan(
+    Draft& draft,
+    Eviction& eviction,
+    Freed& freed,
+    Pins& ahead) {
   bool goes_on = true;
   while (goes_on) {
     draft.compute();
@@ -252,12 +255,13 @@ Pins Device::finish_plan(Draft& draft, Eviction& eviction, Freed& freed) {
       actions_.evict.clear();
       actions_.fetch.clear();
       goes_on = policy_->advance(draft, actions_);
-      ahead = obey(actions_, eviction, freed); // pages may die before the next
+      // At once: pages may die before the next part.
+      const Pins more = obey(actions_, eviction, freed);
+      ahead.append(more.begin(), more.end());
     }
     freed.let_go();
     finish(eviction);
   }
-  return ahead;
 }
 
 // Starts the evictions that the policy wants, and pins what it wants to be
