@@ -6,7 +6,8 @@ that fails takes later ones with it.
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import torch
 from harness import assert_same, is_held, lms, main, numbers
@@ -141,6 +142,77 @@ def check_a_fork() -> None:
     assert_same(result, expected * 2)
     del x
     gc.collect()
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Runs it beside the caller, to its end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def check_a_thread_that_pages_beside_a_capture() -> None:
+    """What it pages out was used on the stream that is being captured."""
+    with torch.cuda.stream(SIDE):
+        used = [(numbers(COUNT) + i).cuda() for i in range(4)]
+        x = numbers(COUNT).cuda()
+    OTHER.wait_stream(SIDE)
+    with torch.cuda.stream(OTHER):
+        sums = [tensor.sum() for tensor in used]
+    del sums
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        before = lms.stats()["reclaimed"]
+        for _ in range(3):
+            for i, tensor in enumerate(used):
+                tensor.add_(1)
+            torch.cuda.reclaim_inactive()
+        assert lms.stats()["reclaimed"] >= before + 4
+
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x), torch.cuda.graph(graph, stream=SIDE):
+        product = x * 2
+        OTHER.wait_stream(SIDE)
+        in_thread(work)
+        with torch.cuda.stream(OTHER):
+            total = product + x
+        SIDE.wait_stream(OTHER)
+    for i, tensor in enumerate(used):
+        assert_same(tensor, numbers(COUNT) + i + 3)
+    graph.replay()
+    assert_same(total, numbers(COUNT) * 3)
+
+
+def check_storages_that_die_in_a_capture() -> None:
+    """They were used on the stream that is being captured, and their memory is used again."""
+    x = numbers(COUNT).cuda()
+    dying = [(numbers(COUNT) + i).cuda() for i in range(4)]
+    OTHER.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(OTHER):
+        sums = [tensor.sum() for tensor in dying]
+    del sums
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x), torch.cuda.graph(graph, stream=OTHER):
+        product = x * 2
+        dying.clear()
+    again = [(numbers(COUNT) + i).cuda() for i in range(4)]
+    torch.cuda.reclaim_inactive()
+    graph.replay()
+    for i, tensor in enumerate(again):
+        assert_same(tensor, numbers(COUNT) + i)
+    assert_same(product, numbers(COUNT) * 2)
 
 
 def check_paging_after_captures() -> None:

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSEvent.h>
 
+#include <ATen/cuda/detail/LMSAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <mutex>
@@ -56,6 +57,31 @@ class EventPool {
   std::vector<std::vector<cudaEvent_t>> free_;
 };
 
+// While a stream is captured in CUDA's global mode, a call that may wait for the
+// device ends the capture, whichever thread makes it. LMS's calls have nothing
+// to do with what is captured, and CUDA can be told so.
+class BesideCaptures {
+ public:
+  BesideCaptures() {
+    exchange();
+  }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() {
+    exchange();
+  }
+
+ private:
+  void exchange() {
+    if (is_needed_) {
+      (void)cudaThreadExchangeStreamCaptureMode(&mode_); // never fails
+    }
+  }
+
+  const bool is_needed_ = Allocator::get().routes_to_pools();
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 } // namespace
 
 Event record_event(c10::DeviceIndex device, cudaStream_t stream) {
@@ -82,6 +108,7 @@ Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) noexcept {
 }
 
 void drain(cudaStream_t stream) noexcept {
+  const BesideCaptures beside;
   if (cudaStreamSynchronize(stream) != cudaSuccess) {
     (void)cudaGetLastError();
   }
@@ -100,6 +127,7 @@ void wait_event(cudaStream_t stream, const Event& event) {
 }
 
 void wait_on_host(const Event& event) noexcept {
+  const BesideCaptures beside;
   if (event && cudaEventSynchronize(event.get()) != cudaSuccess) {
     (void)cudaGetLastError();
   }
@@ -109,6 +137,7 @@ bool has_happened(const Event& event) {
   if (!event) {
     return true;
   }
+  const BesideCaptures beside;
   const cudaError_t status = cudaEventQuery(event.get());
   if (status != cudaSuccess) {
     (void)cudaGetLastError(); // "not ready" is an answer, not a failure

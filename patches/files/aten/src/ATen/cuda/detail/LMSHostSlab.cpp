@@ -139,6 +139,9 @@ std::shared_ptr<HostSlab> make_slab_for(
     size_t bytes,
     c10::DeviceIndex device,
     int node) {
+  // Else to page-lock memory would end the graph captures of other threads.
+  auto mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode); // never fails
   // Otherwise its calls are for device 0, and would make a context there that
   // nobody needs.
   if (cudaSetDevice(device) != cudaSuccess) {

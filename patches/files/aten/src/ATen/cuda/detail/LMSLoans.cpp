@@ -95,8 +95,7 @@ void Device::note_free(uintptr_t address) {
   }
   // What was allocated by code that is no operator may have been used by it.
   const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
-  if (streams_.is_external(home) && !streams_.is_out_of_reach(home) &&
-      !is_capturing()) {
+  if (!streams_.is_out_of_reach(home)) {
     streams_.note_work(home);
   }
   const auto loan = loans_.find(address);

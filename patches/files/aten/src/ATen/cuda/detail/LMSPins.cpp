@@ -127,9 +127,7 @@ void Device::give_back(const Pins& pins, Freed& freed) noexcept {
 void Device::leave(const Pins& pins) noexcept {
   Freed freed(*this);
   Lock lock(*this);
-  if (!is_capturing()) {
-    streams_.note_work(current_stream(index_));
-  }
+  streams_.note_work(current_stream(index_));
   give_back(pins, freed);
 }
 

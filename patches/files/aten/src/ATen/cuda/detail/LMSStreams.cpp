@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSStreams.h>
 
+#include <ATen/cuda/detail/LMSAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <atomic>
@@ -24,6 +25,19 @@ uint64_t owner_of(cudaStream_t stream) {
   return stream == cudaStreamPerThread ? number_of_this_thread() : 0;
 }
 
+// What is queued on it does not run, and an event would be the capture's.
+bool is_captured(cudaStream_t stream) {
+  if (!Allocator::get().routes_to_pools()) {
+    return false;
+  }
+  auto status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return true; // the default stream, beside a capture that it would be part of
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
+
 } // namespace
 
 void Streams::meet(c10::cuda::CUDAStream stream) {
@@ -46,7 +60,7 @@ bool Streams::is_out_of_reach(cudaStream_t stream) const {
 }
 
 void Streams::note_work(cudaStream_t stream) noexcept {
-  if (!is_external(stream)) {
+  if (!is_external(stream) || is_captured(stream)) {
     return;
   }
   Event& end = ends_[stream][owner_of(stream)];
@@ -68,7 +82,9 @@ Handover::Events Streams::queued(cudaStream_t stream) noexcept {
     }
   };
   if (!is_external(stream)) {
-    add(event_or_drained(device_, stream));
+    if (!is_captured(stream)) {
+      add(event_or_drained(device_, stream));
+    }
     return events;
   }
   if (!is_out_of_reach(stream)) {

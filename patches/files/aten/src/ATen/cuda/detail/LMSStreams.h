@@ -59,6 +59,7 @@ class Streams {
   // caller lets it. Does nothing for a stream that is not external.
   void note_work(cudaStream_t stream) noexcept;
   // The end of what is queued so far on the stream, as far as LMS can know.
+  // Nothing for one that is being captured: that began when it was idle.
   Handover::Events queued(cudaStream_t stream) noexcept;
 
  private:
