@@ -191,6 +191,7 @@ def check_statistics() -> None:
         for n in ("current", "peak", "reserved", "page_locked", "others", "limit")
     ]
     names += [f"lms.paged_out_bytes.{n}" for n in ("current", "peak", "allocated", "freed")]
+    names += ["num_ooms"]  # in upstream's place
     own, all_ = lms.stats(), torch.cuda.memory_stats()
     for name in names:
         assert isinstance(own[name], int), name

@@ -1,7 +1,7 @@
 """CUDA graphs: what a capture may touch, what goes on beside it, and replays afterwards.
 
-A capture that fails leaves PyTorch's allocator and its generator of random numbers in it, so a check
-that fails takes later ones with it.
+A capture that fails leaves PyTorch's allocator and its generator of random numbers in it, so a
+check that fails takes later ones with it.
 """
 
 import contextlib
@@ -175,7 +175,7 @@ def check_a_thread_that_pages_beside_a_capture() -> None:
     def work() -> None:
         before = lms.stats()["reclaimed"]
         for _ in range(3):
-            for i, tensor in enumerate(used):
+            for tensor in used:
                 tensor.add_(1)
             torch.cuda.reclaim_inactive()
         assert lms.stats()["reclaimed"] >= before + 4

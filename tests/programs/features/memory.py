@@ -93,7 +93,7 @@ def pools() -> Generator[None, None, Result]:
     return {"x": x, "y": y}
 
 
-@feature("`torch.cuda.graph`, of pinned tensors", gpu="the simulated device does not capture")
+@feature("`torch.cuda.graph`, of pinned tensors")
 def cuda_graphs() -> Generator[None, None, Result]:
     x, y = numbers(), numbers(seed=2)
     with torch.cuda.lms.pin(x, y):
@@ -104,6 +104,22 @@ def cuda_graphs() -> Generator[None, None, Result]:
         graph.replay()
         yield
         return {"z": z}
+
+
+@feature("`torch.cuda.graph`, random numbers")
+def random_numbers_in_graphs() -> Generator[None, None, Result]:
+    torch.cuda.manual_seed(3)
+    x = numbers()
+    with torch.cuda.lms.pin(x):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = torch.nn.functional.dropout(x)
+        results = []
+        for _ in range(3):
+            yield
+            graph.replay()
+            results.append(y.clone())
+        return {"results": results}
 
 
 @feature("Memory snapshots and history")

@@ -13,7 +13,8 @@ extern "C" {
 
 // Device work. `run` is called exactly once with `context`, in stream order, or
 // each time that the graph runs of which it has become part; it may throw,
-// which becomes a sticky device error. `destroy` follows it, also when it threw.
+// which becomes a sticky device error. `destroy` follows it, also when it
+// threw.
 struct SimcudaTask {
   void (*run)(void* context);
   void (*destroy)(void* context);

@@ -1,7 +1,7 @@
 """Programs about stream capture, run one after the other in a child process.
 
-The rules are those of "Creating a Graph Using Stream Capture" in the CUDA programming guide: what is
-legal is captured and can be replayed; what is not fails with CUDA's error and ends the capture.
+The rules are those of "Creating a Graph Using Stream Capture" in the CUDA programming guide: what
+is legal is captured and can be replayed; what is not fails with CUDA's error and ends the capture.
 PyTorch does not recover from a capture that fails, so those that must are made with the runtime.
 """
 
@@ -23,9 +23,9 @@ GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 NONE, ACTIVE, INVALIDATED = range(3)  # cudaStreamCaptureStatus
 NON_BLOCKING = 1  # cudaStreamNonBlocking
 
-UNSUPPORTED, INVALID, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED, WRONG_THREAD = range(
-    900, 909
-)  # cudaErrorStreamCapture...
+# cudaErrorStreamCapture...
+UNSUPPORTED, INVALID, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT = range(900, 907)
+CAPTURED, WRONG_THREAD = range(907, 909)
 
 runtime = ctypes.CDLL(None)
 

@@ -99,8 +99,7 @@ bool simulate_async(const c10::OperatorHandle& op,
   static const bool async = simcudaIsAsync() != 0;
   const auto& schema = op.schema();
   const bool is_queued =
-      async ||
-      simcudaIsCapturing(stream.stream(), stream.device_index()) != 0;
+      async || simcudaIsCapturing(stream.stream(), stream.device_index()) != 0;
   if (!is_queued || synchronous().count(schema.name()) != 0 ||
       answers_host(schema)) {
     return false;

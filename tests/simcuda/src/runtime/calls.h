@@ -81,10 +81,10 @@ std::string set_faults(const std::string& plan);
 #define SIMCUDA_ENTER(name, fault) SIMCUDA_ENTER_BY(enter, name, fault)
 
 // For calls that may not be made while a stream is captured, see capture.h.
-#define SIMCUDA_ENTER_UNSAFE(name, fault)                                \
-  SIMCUDA_ENTER(name, fault)                                             \
-  if (const cudaError_t illegal = ::simcuda::check_unsafe_call()) {      \
-    return ::simcuda::report(illegal);                                   \
+#define SIMCUDA_ENTER_UNSAFE(name, fault)                           \
+  SIMCUDA_ENTER(name, fault)                                        \
+  if (const cudaError_t illegal = ::simcuda::check_unsafe_call()) { \
+    return ::simcuda::report(illegal);                              \
   }
 
 // For functions that touch nothing but the calling thread: errors that stick to

@@ -18,7 +18,7 @@ namespace {
 struct Streams {
   std::mutex mutex;
   std::map<cudaStream_t, std::shared_ptr<Stream>> created;
-  uintptr_t handles = 0;  // that were ever needed at once
+  uintptr_t handles = 0;                // that were ever needed at once
   std::vector<cudaStream_t> destroyed;  // handles, free to be given again
   std::map<int, std::shared_ptr<Stream>> legacy;  // by device
   std::vector<std::shared_ptr<Stream>> per_thread;

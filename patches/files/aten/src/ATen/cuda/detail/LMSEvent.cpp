@@ -57,9 +57,9 @@ class EventPool {
   std::vector<std::vector<cudaEvent_t>> free_;
 };
 
-// While a stream is captured in CUDA's global mode, a call that may wait for the
-// device ends the capture, whichever thread makes it. LMS's calls have nothing
-// to do with what is captured, and CUDA can be told so.
+// While a stream is captured in CUDA's global mode, a call that may wait for
+// the device ends the capture, whichever thread makes it. LMS's calls have
+// nothing to do with what is captured, and CUDA can be told so.
 class BesideCaptures {
  public:
   BesideCaptures() {

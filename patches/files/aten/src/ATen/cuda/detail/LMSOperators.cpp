@@ -63,6 +63,10 @@ class Unpinned {
     }
   }
 
+  bool is_counted() const {
+    return is_counted_;
+  }
+
  private:
   bool is_counted_ = false;
 };
@@ -191,7 +195,9 @@ void run_pinned(
     c10::DispatchKeySet below,
     torch::jit::Stack* stack) {
   const Unpinned unpinned;
-  if (!Settings::get().active()) {
+  // One that is not counted takes pins even if LMS has been turned off since:
+  // it may be on again before the operator ends.
+  if (unpinned.is_counted() && !Settings::get().active()) {
     op.redispatchBoxed(below, stack);
     return;
   }

@@ -33,7 +33,8 @@ bool is_captured(cudaStream_t stream) {
   auto status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
     (void)cudaGetLastError();
-    return true; // the default stream, beside a capture that it would be part of
+    return true; // the default stream, beside a capture that it would be part
+                 // of
   }
   return status != cudaStreamCaptureStatusNone;
 }

@@ -45,8 +45,7 @@ class Streams {
   bool is_out_of_reach(cudaStream_t stream) const;
 
   // Those that the caching allocator can be told of.
-  template <class List>
-  List without_external(List streams) const {
+  template <class List> List without_external(List streams) const {
     const auto is_gone = [this](c10::cuda::CUDAStream stream) {
       return is_external(stream.stream());
     };
