@@ -20,13 +20,13 @@ void Windows::insert(uint64_t hash, uint64_t index, bool is_for_long) {
   buckets_.resize(kBuckets);
   const uint32_t tag = tag_of(hash);
   Bucket& bucket = buckets_[bucket_of(hash)];
-  Place* place = nullptr;
-  std::pair<int, uint64_t> most; // how dispensable it is
+  Place* place = bucket.data();
+  std::pair<int, uint64_t> most(-1, 0); // how dispensable it is
   for (Place& other : bucket) {
     const uint64_t age = age_of(other, index);
     const bool is_past = !other.is_for_long() && age > recent_;
     const int rank = other.has(tag) ? 3 : other.tag == 0 ? 2 : is_past ? 1 : 0;
-    if (const std::pair candidate(rank, age); !place || candidate > most) {
+    if (const std::pair candidate(rank, age); candidate > most) {
       place = &other;
       most = candidate;
     }
