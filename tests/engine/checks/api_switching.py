@@ -3,7 +3,7 @@
 import threading
 
 import torch
-from harness import assert_same, is_held, lms, main, numbers, page_out, raises
+from harness import assert_same, in_thread, is_held, lms, main, numbers, page_out, raises
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
@@ -222,22 +222,6 @@ def check_fits_moves_nothing() -> None:
         optimizer.zero_grad()
     assert moved() == before
     torch.cuda.set_enabled_lms(False)
-
-
-def in_thread(work: object) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 def check_threads_started_later_are_covered() -> None:

@@ -6,11 +6,10 @@ check that fails takes later ones with it.
 
 import contextlib
 import gc
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from harness import assert_same, is_held, lms, main, numbers
+from harness import assert_same, in_thread, is_held, lms, main, numbers
 
 MIB = 1 << 20
 COUNT = MIB  # elements of 4 bytes
@@ -142,23 +141,6 @@ def check_a_fork() -> None:
     assert_same(result, expected * 2)
     del x
     gc.collect()
-
-
-def in_thread(work: Callable[[], None]) -> None:
-    """Runs it beside the caller, to its end."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 def check_a_thread_that_pages_beside_a_capture() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,23 @@ def refusals() -> list[int]:
     torch.cuda.init()
     torch._C._cuda_attach_out_of_memory_observer(lambda _, size, total, free: sizes.append(size))
     return sizes
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Runs it in another thread, to its end; what it raises is raised."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
 
 
 class Address:
