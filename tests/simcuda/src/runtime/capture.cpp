@@ -121,6 +121,22 @@ bool prohibits(const Capture& capture) {
          capture.mode == cudaStreamCaptureModeGlobal;
 }
 
+// Whether work may be queued on the stream, and what captures it, if anything.
+cudaError_t check_launch(Stream& stream, std::shared_ptr<Capture>& capture) {
+  if (none_active()) {
+    return cudaSuccess;
+  }
+  Captures& all = captures();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (const auto behind = capture_behind(stream)) {
+    invalidate(*behind, cudaErrorStreamCaptureImplicit);
+    return cudaErrorStreamCaptureImplicit;
+  }
+  capture = all.of(stream);
+  return capture && !capture->is_valid ? cudaErrorStreamCaptureInvalidated
+                                       : cudaSuccess;
+}
+
 }  // namespace
 
 void Graph::launch(Stream& stream) const {
@@ -212,30 +228,18 @@ cudaError_t check_unsafe_call() {
 }
 
 cudaError_t check_launch(Stream& stream) {
-  if (none_active()) {
-    return cudaSuccess;
-  }
-  Captures& all = captures();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  if (const auto behind = capture_behind(stream)) {
-    invalidate(*behind, cudaErrorStreamCaptureImplicit);
-    return cudaErrorStreamCaptureImplicit;
-  }
-  const auto capture = all.of(stream);
-  return capture && !capture->is_valid ? cudaErrorStreamCaptureInvalidated
-                                       : cudaSuccess;
+  std::shared_ptr<Capture> capture;
+  return check_launch(stream, capture);
 }
 
 cudaError_t check_not_captured(Stream& stream) {
-  const cudaError_t error = check_launch(stream);
-  if (error != cudaSuccess || none_active()) {
+  std::shared_ptr<Capture> capture;
+  const cudaError_t error = check_launch(stream, capture);
+  if (error != cudaSuccess || !capture) {
     return error;
   }
-  Captures& all = captures();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  const auto capture = all.of(stream);
-  return capture ? invalidate(*capture, cudaErrorStreamCaptureUnsupported)
-                 : cudaSuccess;
+  std::lock_guard<std::mutex> lock(captures().mutex);
+  return invalidate(*capture, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t check_wait(Stream& stream) {
