@@ -15,8 +15,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# The simulated device captures no graphs, and after a capture that failed PyTorch gives no random
-# numbers on the device any more: every later test would fail.
+# A capture that fails, as some of these mean to, leaves PyTorch's allocator and its generator of
+# random numbers in it: every later test of the process would fail.
 CAPTURES = re.compile(r"cuda_graph|test_cuda\.py::.*graph")
 RANKS = ("passed", "skipped", "failed")  # of a test's phases, the last one counts
 

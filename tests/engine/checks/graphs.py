@@ -9,7 +9,7 @@ import gc
 from collections.abc import Iterator
 
 import torch
-from harness import assert_same, in_thread, is_held, lms, main, numbers
+from harness import assert_same, in_thread, is_held, lms, main, numbers, paged_out, raises
 
 MIB = 1 << 20
 COUNT = MIB  # elements of 4 bytes
@@ -195,6 +195,73 @@ def check_storages_that_die_in_a_capture() -> None:
     for i, tensor in enumerate(again):
         assert_same(tensor, numbers(COUNT) + i)
     assert_same(product, numbers(COUNT) * 2)
+
+
+def check_what_is_not_here_cannot_be_captured() -> None:
+    """Neither for an operator nor for its address; and the capture goes on."""
+    x, ones = paged_out(numbers(COUNT)), torch.ones(COUNT, device="cuda")
+    words = ("A CUDA graph capture touches", "torch.cuda.lms.pin")
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(ones), torch.cuda.graph(graph, stream=SIDE):
+        product = ones * 2
+        raises(RuntimeError, lambda: x * 2, *words)
+        raises(RuntimeError, lambda: torch.ops.lms.hold(x.untyped_storage()), *words)
+        product += 1
+    ones.fill_(5)
+    graph.replay()
+    assert_same(product, torch.full((COUNT,), 11.0))
+    assert not is_held(x)
+    assert_same(x, numbers(COUNT))
+
+
+def check_small_storages_of_a_graph() -> None:
+    """They need no record as long as they are small, but must never leave afterwards."""
+    torch.cuda.set_size_lms(MIB)
+    try:
+        with torch.cuda.stream(SIDE):
+            small = numbers(7).cuda()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=SIDE):
+            product = small * 2
+    finally:
+        torch.cuda.set_size_lms(1)
+    small.copy_(numbers(7) + 1)  # on another stream
+    assert is_held(small)
+    graph.replay()
+    assert_same(product, (numbers(7) + 1) * 2)
+
+
+def check_a_thread_that_waits_beside_a_capture() -> None:
+    """For bytes that it holds; and it gives host memory back."""
+    x, ones = paged_out(numbers(COUNT)), torch.ones(COUNT, device="cuda")
+
+    def work() -> None:
+        torch.ops.lms.hold(x.untyped_storage())
+        before = lms.stats()["lms.host_bytes.reserved"]
+        lms.set_host_limit(1)
+        assert lms.stats()["lms.host_bytes.reserved"] < before
+        lms.set_host_limit(0)
+
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(ones), torch.cuda.graph(graph, stream=SIDE):
+        product = ones * 2
+        in_thread(work)
+    graph.replay()
+    assert_same(product, torch.full((COUNT,), 2.0))
+    assert_same(x, numbers(COUNT))
+
+
+def check_a_capture_that_finds_no_room() -> None:
+    """What is pinned when memory has become one segment keeps all of it."""
+    with short_of_memory() as tensors, lms.pin(tensors[20]):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=SIDE):
+            raises(
+                torch.cuda.OutOfMemoryError,
+                lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda"),
+                "A CUDA graph capture",
+                "capture before memory is short",
+            )
 
 
 def check_paging_after_captures() -> None:

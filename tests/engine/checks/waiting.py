@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import threading
 from collections.abc import Callable, Iterator
 
@@ -16,19 +17,20 @@ import torch
 from harness import assert_same, lms, main, numbers, paged_out
 
 MIB = 1 << 20
+SIDE, OTHER = torch.cuda.Stream(), torch.cuda.Stream()
 
 
 @contextlib.contextmanager
-def standing_still() -> Iterator[threading.Event]:
-    """The current stream stands still until the event is set."""
+def standing_still(stream: torch.cuda.Stream | None = None) -> Iterator[threading.Event]:
+    """The stream, by default the current one, stands still until the event is set."""
     go = threading.Event()
 
     @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     def wait(_data: object) -> None:
         go.wait()
 
-    launch = ctypes.CDLL(None).cudaLaunchHostFunc
-    assert launch(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), wait, None) == 0
+    handle = (stream or torch.cuda.current_stream()).cuda_stream
+    assert ctypes.CDLL(None).cudaLaunchHostFunc(ctypes.c_void_p(handle), wait, None) == 0
     try:
         yield go
     finally:
@@ -38,21 +40,33 @@ def standing_still() -> Iterator[threading.Event]:
 
 def while_it_waits(
     call: Callable[[], object],
-    other: Callable[[], object],
+    other: Callable[[], object] = lambda: None,
     prepare: Callable[[], object] = lambda: None,
+    stream: torch.cuda.Stream | None = None,
+    function: str = "cudaEventSynchronize",
 ) -> None:
-    """Does the other thing while a thread waits for the device in the call."""
-    with standing_still() as go:
+    """Does the other thing while a thread waits for the device in the call, by that function."""
+    with standing_still(stream) as go:
         prepare()
-        before = simcuda.calls().get("cudaEventSynchronize", 0)
-        thread = threading.Thread(target=call, daemon=True)
+        before = simcuda.calls().get(function, 0)
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        while simcuda.calls().get("cudaEventSynchronize", 0) == before:
-            assert thread.is_alive(), "the call did not wait for the device"
+        while simcuda.calls().get(function, 0) == before:
+            assert thread.is_alive(), f"the call did not wait for the device: {errors}"
         other()
         assert thread.is_alive(), "the device stands still, yet the call has ended"
         go.set()
         thread.join()
+        if errors:
+            raise errors[0]
 
 
 def check_hold() -> None:
@@ -124,6 +138,48 @@ def check_host_memory() -> None:
         assert_same(tensor, host + 1)
     finally:
         lms.set_host_limit(0)
+
+
+def check_what_is_arriving_when_a_capture_begins() -> None:
+    """As `torch.cuda.graph` waits for the device first, this is with what it is made of."""
+    x = paged_out(numbers(MIB))
+    graph = torch.cuda.CUDAGraph()
+    products: list[torch.Tensor] = []
+
+    def capture() -> None:
+        with torch.cuda.stream(SIDE):
+            graph.capture_begin()
+            products.append(x * 2)
+            x.record_stream(OTHER)
+            graph.capture_end()
+
+    pins = contextlib.ExitStack()
+    while_it_waits(capture, prepare=lambda: pins.enter_context(lms.pin(x)))
+    pins.close()
+    graph.replay()
+    assert_same(products[0], numbers(MIB) * 2)
+
+
+def check_storages_that_die_while_a_graph_uses_them() -> None:
+    """It runs on a stream that LMS does not know, and their memory is not free before its end."""
+    x, other = numbers(MIB).cuda(), paged_out(numbers(MIB) + 7)
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x), torch.cuda.graph(graph, stream=SIDE):
+        product = x * 2
+
+    def replay() -> None:
+        nonlocal x
+        with torch.cuda.stream(OTHER):
+            graph.replay()
+        del x
+        gc.collect()
+
+    def ask_for_memory() -> None:
+        other.add_(1)
+
+    while_it_waits(ask_for_memory, prepare=replay, stream=OTHER, function="cudaDeviceSynchronize")
+    assert_same(product, numbers(MIB) * 2)
+    assert_same(other, numbers(MIB) + 8)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 
 #include <ATen/cuda/detail/LMSAttempt.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
@@ -95,12 +95,6 @@ void raise_peaks(AllocatorStats& stats, const AllocatorStats& before) {
 }
 
 } // namespace
-
-bool is_capturing() {
-  return Allocator::get().routes_to_pools() &&
-      c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-      c10::cuda::CaptureStatus::None;
-}
 
 size_t growth_for(size_t bytes) {
   if (bytes <= kSmallSize) {
@@ -214,11 +208,18 @@ void* Allocator::allocate_with_room(
     try {
       return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
     } catch (const c10::OutOfMemoryError& failure) {
-      if (is_capturing()) { // nothing may be copied then
-        give_up_request();
-        throw;
-      }
       error = failure.what_without_backtrace();
+    }
+    if (is_capturing()) {
+      give_up_request();
+      TORCH_CHECK_WITH(
+          OutOfMemoryError,
+          false,
+          error,
+          "\nA CUDA graph capture has memory of its own, for which Large Model "
+          "Support can page nothing out once it has begun. Room is made before "
+          "that, but pinned storages stay, and so does the segment that they "
+          "lie in: capture before memory is short.");
     }
     if (device.enforce_limit()) {
       continue; // what the driver refused, reclaiming may yet give

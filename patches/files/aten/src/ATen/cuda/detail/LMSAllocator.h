@@ -114,12 +114,6 @@ class Allocator final : public AllocatorForwarder {
   std::map<c10::DeviceIndex, AllocatorStats> peaks_;
 };
 
-// True while the calling thread's current stream is being captured into a CUDA
-// graph. LMS then steps aside: it copies nothing, what the capture touches is
-// held because replays will use its address, and what is not resident is an
-// error.
-bool is_capturing();
-
 // Bytes by which the caching allocator grows to serve a request.
 size_t growth_for(size_t bytes);
 

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCollectives.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSTouched.h>
@@ -105,18 +106,21 @@ class Collective {
   }
 
   bool has_completed() const {
+    const BesideCaptures beside;
     return std::all_of(works_.begin(), works_.end(), [](const auto& work) {
       return work->isCompleted();
     });
   }
 
+  // Whether it may have queued more than its works tell of.
+  bool needs_device() const {
+    return works_.empty() ||
+        !std::all_of(works_.begin(), works_.end(), [](const auto& work) {
+             return is_nccl(*work);
+           });
+  }
+
   void wait_for_device() const {
-    if (!works_.empty() &&
-        std::all_of(works_.begin(), works_.end(), [](const auto& work) {
-          return is_nccl(*work);
-        })) {
-      return;
-    }
     for (const auto& [device, pins] : pinned_) {
       c10::cuda::CUDAGuard guard(device->index());
       // The host waits because copies that the collective has queued, on
@@ -274,10 +278,11 @@ void release_completed_collectives() noexcept {
   }
   for (Collective& collective : take_all()) {
     try {
-      if (collective.has_completed()) {
-        collective.wait_for_device();
-      } else {
+      const bool has_completed = collective.has_completed();
+      if (!has_completed || (collective.needs_device() && may_be_captures())) {
         add(std::move(collective));
+      } else if (collective.needs_device()) {
+        collective.wait_for_device();
       }
     } catch (const std::exception& error) {
       // The device has failed: what comes next on it fails too, and says so.

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 

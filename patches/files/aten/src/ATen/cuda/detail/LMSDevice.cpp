@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSBackward.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -74,7 +75,8 @@ std::vector<Device*> Device::all() {
 // The record of the storage, made if it has none and LMS can manage it: its
 // bytes are a whole allocation of the native allocator, outside private pools.
 // Small ones need none if they are used on their home stream only; what other
-// streams use has to be known, see Note [Handing memory over].
+// streams use has to be known, see Note [Handing memory over], and what graphs
+// use.
 ManagedStorage* Device::adopt(
     c10::StorageImpl* storage,
     std::optional<cudaStream_t> stream) {
@@ -99,7 +101,7 @@ ManagedStorage* Device::adopt(
     return nullptr;
   }
   if (storage->nbytes() < Settings::get().min_bytes() &&
-      stream.value_or(home) == home) {
+      stream.value_or(home) == home && !is_capturing()) {
     return nullptr;
   }
   auto* record = new ManagedStorage(*this, storage, home);
@@ -158,12 +160,11 @@ void Device::hold(ManagedStorage* record) {
     record->held = true;
     arrival = record->arrival;
   }
-  if (arrival) {
-    // The host waits because the address may be used on any stream, at once,
-    // by code that LMS does not see.
-    C10_CUDA_CHECK(cudaEventSynchronize(arrival.get()));
-  }
+  // The host waits because the address may be used on any stream, at once, by
+  // code that LMS does not see; and a captured stream cannot wait.
+  synchronize(arrival);
   Lock lock(*this);
+  record->arrival = nullptr;
   note_holder(record);
 }
 
@@ -206,6 +207,7 @@ uintptr_t Device::identity(ManagedStorage* record) {
 // The address has been taken: what uses it is most likely the current stream.
 // It need not wait for the bytes any more.
 void Device::note_holder(ManagedStorage* record) {
+  record->is_in_graph = record->is_in_graph || is_capturing();
   streams_.meet_current();
   if (cudaStream_t user = current_stream(index_); !record->is_used_on(user)) {
     record->users.push_back(user);
@@ -224,10 +226,8 @@ void Device::release(c10::StorageImpl* storage) {
   Freed freed(*this);
   try {
     page_in(record);
-    if (const Event arrival = arrival_of(record)) {
-      // The host waits because nobody waits for the copy afterwards.
-      C10_CUDA_CHECK(cudaEventSynchronize(arrival.get()));
-    }
+    // The host waits because nobody waits for the copy afterwards.
+    synchronize(arrival_of(record));
     Lock lock(*this);
     c10::SmallVector<c10::cuda::CUDAStream, 1> streams(record->recorded);
     occupy(record->block, nullptr);
@@ -307,6 +307,9 @@ void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
 void Device::record_stream(
     ManagedStorage* record,
     c10::cuda::CUDAStream stream) {
+  if (is_capturing() && is_resident(record)) {
+    hold(record); // the stream may use it in the graph
+  }
   Lock lock(*this);
   streams_.meet(stream);
   // Bytes that are not here have no users yet: a use of them has to wait for

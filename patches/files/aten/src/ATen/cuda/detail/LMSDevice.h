@@ -283,7 +283,6 @@ class Device {
       cudaStream_t stream,
       const Handover::Events& events,
       Activity activity);
-  void hold_in_capture(ManagedStorage* storage);
   void update_page(ManagedStorage* storage);
   Trace* trace() const noexcept; // that records this device, else null
   void remove(ManagedStorage* storage, Freed& freed) noexcept;

@@ -1,6 +1,6 @@
 #include <ATen/cuda/detail/LMSEvent.h>
 
-#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <mutex>
@@ -57,31 +57,6 @@ class EventPool {
   std::vector<std::vector<cudaEvent_t>> free_;
 };
 
-// While a stream is captured in CUDA's global mode, a call that may wait for
-// the device ends the capture, whichever thread makes it. LMS's calls have
-// nothing to do with what is captured, and CUDA can be told so.
-class BesideCaptures {
- public:
-  BesideCaptures() {
-    exchange();
-  }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-  ~BesideCaptures() {
-    exchange();
-  }
-
- private:
-  void exchange() {
-    if (is_needed_) {
-      (void)cudaThreadExchangeStreamCaptureMode(&mode_); // never fails
-    }
-  }
-
-  const bool is_needed_ = Allocator::get().routes_to_pools();
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 } // namespace
 
 Event record_event(c10::DeviceIndex device, cudaStream_t stream) {
@@ -107,6 +82,11 @@ Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) noexcept {
   }
 }
 
+void synchronize(cudaStream_t stream) {
+  const BesideCaptures beside;
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
 void drain(cudaStream_t stream) noexcept {
   const BesideCaptures beside;
   if (cudaStreamSynchronize(stream) != cudaSuccess) {
@@ -115,6 +95,7 @@ void drain(cudaStream_t stream) noexcept {
 }
 
 double microseconds_between(const Event& begin, const Event& end) {
+  const BesideCaptures beside;
   float milliseconds = 0;
   C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
   return 1e3 * static_cast<double>(milliseconds);
@@ -126,11 +107,20 @@ void wait_event(cudaStream_t stream, const Event& event) {
   }
 }
 
-void wait_on_host(const Event& event) noexcept {
+void synchronize(const Event& event) {
+  const BesideCaptures beside;
+  if (event) {
+    C10_CUDA_CHECK(cudaEventSynchronize(event.get()));
+  }
+}
+
+bool wait_on_host(const Event& event) noexcept {
   const BesideCaptures beside;
   if (event && cudaEventSynchronize(event.get()) != cudaSuccess) {
     (void)cudaGetLastError();
+    return false;
   }
+  return true;
 }
 
 bool has_happened(const Event& event) {

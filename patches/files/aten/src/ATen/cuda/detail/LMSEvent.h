@@ -30,7 +30,11 @@ double microseconds_between(const Event& begin, const Event& end);
 // Any device may be current.
 Event event_or_drained(c10::DeviceIndex device, cudaStream_t stream) noexcept;
 
-// Waits on the host for what is queued on the stream, since something failed.
+// Waits on the host for what is queued on the stream. Throws c10::Error when
+// CUDA does.
+void synchronize(cudaStream_t stream);
+
+// The same, since something failed.
 // Errors are ignored: the first one is the one to report.
 void drain(cudaStream_t stream) noexcept;
 
@@ -38,9 +42,12 @@ void drain(cudaStream_t stream) noexcept;
 // host. Throws c10::Error when CUDA does.
 void wait_event(cudaStream_t stream, const Event& event);
 
-// Waits on the host until the event has happened. Errors are ignored: later
-// calls report them.
-void wait_on_host(const Event& event) noexcept;
+// Waits on the host until the event has happened. Throws c10::Error when CUDA
+// does.
+void synchronize(const Event& event);
+
+// The same, but false after an error, which later calls report.
+bool wait_on_host(const Event& event) noexcept;
 
 // True once the event has happened. Errors count as not happened: whoever
 // waits for it will report them.

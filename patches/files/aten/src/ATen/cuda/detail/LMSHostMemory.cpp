@@ -74,11 +74,7 @@ bool HostMemory::finish(Wait& wait) {
     const Lock lock(mutex_);
     ledger_.give_back(now.bytes_);
   }
-  if (now.copy_ && cudaEventSynchronize(now.copy_.get()) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return true;
+  return wait_on_host(now.copy_);
 }
 
 void HostMemory::free(HostPieces pieces, Event ready) {

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSHostSlab.h>
 
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
@@ -73,6 +74,7 @@ bool populate(char* begin, size_t bytes) {
 
 // Of memory whose pieces are all page-locked.
 void unlock(char* begin, size_t bytes) {
+  const BesideCaptures beside;
   for (size_t at = 0; at < bytes; at += kLockedPiece) {
     if (cudaHostUnregister(begin + at) != cudaSuccess) {
       (void)cudaGetLastError(); // nobody can do anything about it
@@ -118,13 +120,19 @@ char* allocate_page_locked(size_t bytes) {
   return static_cast<char*>(memory);
 }
 
+void free_page_locked(char* memory) {
+  const BesideCaptures beside;
+  (void)cudaFreeHost(memory);
+}
+
 std::shared_ptr<HostSlab> make_slab(Mapping memory, size_t bytes) {
+  const BesideCaptures beside;
   if (auto slab = make_registered(std::move(memory))) {
     return slab;
   }
   if (char* memory = allocate_page_locked(bytes)) {
     return std::make_shared<HostSlab>(
-        HostSlab{{memory, [](char* p) { (void)cudaFreeHost(p); }}, true});
+        HostSlab{{memory, free_page_locked}, true});
   }
   if (void* memory = std::aligned_alloc(kPage, bytes)) {
     return std::make_shared<HostSlab>(HostSlab{
@@ -139,9 +147,6 @@ std::shared_ptr<HostSlab> make_slab_for(
     size_t bytes,
     c10::DeviceIndex device,
     int node) {
-  // Else to page-lock memory would end the graph captures of other threads.
-  auto mode = cudaStreamCaptureModeRelaxed;
-  (void)cudaThreadExchangeStreamCaptureMode(&mode); // never fails
   // Otherwise its calls are for device 0, and would make a context there that
   // nobody needs.
   if (cudaSetDevice(device) != cudaSuccess) {

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -62,7 +63,7 @@ bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
     }
     if (Settings::get().original()) {
       // The host waits because the original engine did.
-      C10_CUDA_CHECK(cudaStreamSynchronize(out_stream_));
+      synchronize(out_stream_);
     }
   } catch (const c10::Error& error) {
     if (!is_clean) {
@@ -138,6 +139,11 @@ void Device::page_in(ManagedStorage* record) {
     if (record->state == ManagedStorage::State::kResident) {
       return;
     }
+    TORCH_CHECK(
+        !is_capturing(),
+        "A CUDA graph capture touches a tensor whose memory Large Model "
+        "Support has moved to the host. Capture inside "
+        "`with torch.cuda.lms.pin(...)` of the tensors that the graph uses.");
     record->state = ManagedStorage::State::kArriving;
   }
   complete_page_in(record, /*is_ahead=*/false);
@@ -234,7 +240,7 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
   arrived_.notify_all();
   if (Settings::get().original()) {
     // The host waits because the original engine did.
-    C10_CUDA_CHECK(cudaEventSynchronize(arrival_of(record).get()));
+    synchronize(arrival_of(record));
     Lock lock(*this);
     drop_host_copy(record);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSBackward.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSErrors.h>
@@ -70,6 +71,7 @@ Pins Device::try_enter(
     bool adopt_new) {
   Pins pins;
   c10::SmallVector<Pin, 8> absent;
+  const bool is_in_capture = is_capturing();
   try {
     {
       Lock lock(*this);
@@ -84,13 +86,19 @@ Pins Device::try_enter(
           continue;
         }
         take_pin(record, writes, pins);
-        if (C10_UNLIKELY(is_capturing())) {
-          hold_in_capture(record);
-        } else if (record->state == ManagedStorage::State::kResident) {
+        if (is_in_capture) {
+          continue;
+        }
+        if (record->state == ManagedStorage::State::kResident) {
           note_access(pins.back(), stream);
         } else {
           absent.push_back(pins.back());
         }
+      }
+    }
+    if (C10_UNLIKELY(is_in_capture)) {
+      for (const Pin& pin : pins) {
+        hold(pin.record);
       }
     }
     for (const Pin& pin : absent) {
@@ -419,19 +427,6 @@ void Device::wait_for_memory(
     Lock lock(*this);
     wait_timed(stream, pending, Activity::kWaitForMemory);
     streams_.note_work(stream); // it may free the memory without using it
-  }
-}
-
-// Nothing waits for the arrival: a capture begins after the device is idle.
-void Device::hold_in_capture(ManagedStorage* record) {
-  TORCH_CHECK(
-      record->state == ManagedStorage::State::kResident,
-      "A CUDA graph capture touches a tensor whose memory Large Model Support "
-      "has moved to the host. Capture inside `with torch.cuda.lms.pin(...)` "
-      "of the tensors that the graph uses.");
-  if (!record->held) {
-    add_pin(record);
-    record->held = true;
   }
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -58,10 +59,10 @@ void Device::free_after(Event copied, c10::DataPtr memory, Freed& freed) {
 }
 
 // Whether work that LMS has not seen may use a storage that dies, on a stream
-// that cannot be asked. See Note [External streams].
+// that cannot be asked. See Note [External streams] and Note [CUDA graphs].
 bool Device::may_have_unseen_users(const ManagedStorage& record) const {
   return record.held &&
-      (streams_.is_out_of_reach(record.home) ||
+      (record.is_in_graph || streams_.is_out_of_reach(record.home) ||
        std::any_of(
            record.users.begin(), record.users.end(), [this](cudaStream_t user) {
              return streams_.is_out_of_reach(user);
@@ -69,7 +70,7 @@ bool Device::may_have_unseen_users(const ManagedStorage& record) const {
 }
 
 void Device::free_memory_in_doubt() {
-  if (!is_any_in_doubt_.load(std::memory_order_relaxed) || is_capturing()) {
+  if (!is_any_in_doubt_.load(std::memory_order_relaxed) || may_be_captures()) {
     return;
   }
   std::vector<c10::DataPtr> memory;
@@ -346,14 +347,13 @@ void Device::settle() {
   // current device's where that is the default stream.
   c10::cuda::CUDAGuard guard(index_);
   for (const uintptr_t home : homes) {
-    C10_CUDA_CHECK(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(home)));
+    synchronize(reinterpret_cast<cudaStream_t>(home));
   }
   bool have_ended = true;
   for (const Event& event : pending) {
-    have_ended = cudaEventSynchronize(event.get()) == cudaSuccess && have_ended;
+    have_ended = wait_on_host(event) && have_ended;
   }
-  if (!have_ended) {
-    (void)cudaGetLastError(); // of the event; the whole device is waited for
+  if (!have_ended) { // the whole device is waited for instead
     C10_CUDA_CHECK(cudaDeviceSynchronize());
   }
   Lock lock(*this);

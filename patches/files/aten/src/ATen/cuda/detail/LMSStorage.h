@@ -61,6 +61,7 @@ struct ManagedStorage final : c10::lms::Context, Page {
 
   uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end
+  bool is_in_graph = false; // held for a CUDA graph, whose replays may use it
   uintptr_t identity = 0; // see Note [Addresses to compare]
   bool dead = false; // no DataPtr refers to it any more
   // Const access is not checked. See Note [Gradients that cross streams].

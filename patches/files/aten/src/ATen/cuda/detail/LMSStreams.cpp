@@ -1,6 +1,6 @@
 #include <ATen/cuda/detail/LMSStreams.h>
 
-#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <atomic>
@@ -23,20 +23,6 @@ uint64_t number_of_this_thread() {
 // Which of the streams with the handle the calling thread means.
 uint64_t owner_of(cudaStream_t stream) {
   return stream == cudaStreamPerThread ? number_of_this_thread() : 0;
-}
-
-// What is queued on it does not run, and an event would be the capture's.
-bool is_captured(cudaStream_t stream) {
-  if (!Allocator::get().routes_to_pools()) {
-    return false;
-  }
-  auto status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return true; // the default stream, beside a capture that it would be part
-                 // of
-  }
-  return status != cudaStreamCaptureStatusNone;
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 #include <ATen/cuda/detail/LMSTrace.h>
 
-#include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSStorage.h>
 #include <c10/cuda/CUDAStream.h>
@@ -139,7 +139,7 @@ void Trace::write_lines(bool wait) {
   for (; !lines_.empty(); lines_.pop_front()) {
     const Line& line = lines_.front();
     if (line.begin && wait) {
-      C10_CUDA_CHECK(cudaEventSynchronize(line.end.get()));
+      synchronize(line.end);
     } else if (!has_happened(line.end)) {
       break;
     }
