@@ -102,6 +102,8 @@ def check_operators_inside_a_memory_pool_page_in_outside() -> None:
     with torch.cuda.use_mem_pool(pool):
         private = public * 2
         assert_same(private, numbers(100_000) * 2)
+    segments = [s for s in torch.cuda.memory_snapshot() if s["segment_pool_id"] == pool.id]
+    assert sum(s["allocated_size"] for s in segments) == private.nbytes // 512 * 512 + 512
     page_out(public)
     assert lms.is_resident(private)
     assert_same(public, numbers(100_000))

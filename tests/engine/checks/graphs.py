@@ -214,6 +214,39 @@ def check_what_is_not_here_cannot_be_captured() -> None:
     assert_same(x, numbers(COUNT))
 
 
+def check_a_capture_while_lms_is_off() -> None:
+    """Memory that is freed in it does not concern LMS, which still follows the allocator."""
+    kept = numbers(COUNT).cuda()
+    torch.cuda.set_enabled_lms(False)
+    try:
+        stream = torch.cuda.Stream()  # LMS has never met it
+        with torch.cuda.stream(stream):
+            x = numbers(COUNT).cuda()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            product = (x * 2 * 3 + 1) * 2
+    finally:
+        torch.cuda.set_enabled_lms(True)
+    torch.cuda.reclaim_inactive()
+    graph.replay()
+    assert_same(product, (numbers(COUNT) * 6 + 1) * 2)
+    assert_same(kept, numbers(COUNT))
+
+
+def check_a_pool_that_began_while_lms_was_off() -> None:
+    """Its end must not hide what begins later."""
+    x = numbers(COUNT).cuda()
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        torch.cuda.set_enabled_lms(True)
+    graph = torch.cuda.CUDAGraph()
+    with lms.pin(x), torch.cuda.graph(graph, stream=SIDE):
+        product = x * 2
+    assert is_held(x)
+    graph.replay()
+    assert_same(product, numbers(COUNT) * 2)
+
+
 def check_small_storages_of_a_graph() -> None:
     """They need no record as long as they are small, but must never leave afterwards."""
     torch.cuda.set_size_lms(MIB)

@@ -43,9 +43,7 @@ def inductor() -> Generator[None, None, Result]:
     return {"y": y, "gradients": gradients(model)}
 
 
-@feature(
-    "`torch.compile`, `cudagraphs`", gpu="the simulated device cannot capture all that it does"
-)
+@feature("`torch.compile`, `cudagraphs`")
 def captured() -> Generator[None, None, Result]:
     torch._dynamo.reset()
     model = torch.compile(perceptron(), backend="cudagraphs")

@@ -157,6 +157,9 @@ void Allocator::install() {
 void Allocator::uninstall() {
   c10::cuda::CUDACachingAllocator::allocator.store(native_);
   c10::SetAllocator(c10::DeviceType::CUDA, native_);
+  const std::lock_guard<std::mutex> lock(pools_mutex_);
+  routed_pools_.clear(); // the layer is not told of their end
+  routes_to_pools_ = false;
 }
 
 // One call of the native allocator. Throws c10::OutOfMemoryError.
@@ -424,13 +427,23 @@ void Allocator::beginAllocateToPool(
   if (Settings::get().active() && !routes_to_pools()) {
     Device::get(device).make_room_for_pool();
   }
-  native_->beginAllocateToPool(device, pool, std::move(filter));
-  ++routed_pools_;
+  // A storage that pages in is not the pool's. The pool could be gone before
+  // it.
+  const auto is_for_pool = [filter = std::move(filter)](cudaStream_t stream) {
+    const CurrentRequest* request = CurrentRequest::get();
+    return !(request && request->is_for_page) && filter(stream);
+  };
+  native_->beginAllocateToPool(device, pool, is_for_pool);
+  const std::lock_guard<std::mutex> lock(pools_mutex_);
+  routed_pools_.emplace(device, pool);
+  routes_to_pools_ = true;
 }
 
 void Allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
   native_->endAllocateToPool(device, pool);
-  --routed_pools_;
+  const std::lock_guard<std::mutex> lock(pools_mutex_);
+  routed_pools_.erase({device, pool});
+  routes_to_pools_ = !routed_pools_.empty();
 }
 
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {

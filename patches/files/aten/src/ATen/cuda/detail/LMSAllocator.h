@@ -10,6 +10,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 namespace at::cuda::lms {
 
@@ -72,9 +74,14 @@ class Allocator final : public AllocatorForwarder {
       std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) override;
 
-  // True while some allocations go to private pools, as in graph captures.
+  // True while the native allocator is behind this layer.
+  bool is_installed() const {
+    return c10::cuda::CUDACachingAllocator::get() == this;
+  }
+  // True while some allocations go to private pools, as in graph captures. What
+  // began before the layer was installed is not known to it.
   bool routes_to_pools() const {
-    return routed_pools_.load(std::memory_order_relaxed) > 0;
+    return routes_to_pools_.load(std::memory_order_relaxed);
   }
 
  private:
@@ -108,7 +115,9 @@ class Allocator final : public AllocatorForwarder {
       bool may_reclaim,
       Handover::Events& pending);
 
-  std::atomic<int> routed_pools_{0};
+  std::atomic<bool> routes_to_pools_{false};
+  std::mutex pools_mutex_; // no other is taken under it
+  std::set<std::pair<c10::DeviceIndex, MempoolId_t>> routed_pools_;
   std::mutex peaks_mutex_; // no other is taken under it
   // Statistics from before the native allocator's peaks were last reset here.
   std::map<c10::DeviceIndex, AllocatorStats> peaks_;

@@ -6,7 +6,8 @@
 namespace at::cuda::lms {
 
 bool may_be_captures() {
-  return Allocator::get().routes_to_pools();
+  const Allocator& layer = Allocator::get();
+  return layer.routes_to_pools() || !layer.is_installed();
 }
 
 bool is_capturing() {

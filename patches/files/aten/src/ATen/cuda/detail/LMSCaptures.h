@@ -25,8 +25,8 @@ bool is_capturing();
 // an event on it would be the capture's. The device must be current.
 bool is_captured(cudaStream_t stream);
 
-// True while a stream of some device may be captured: then the host must not
-// wait for a whole device.
+// True while a stream of some device may be captured, as always while LMS is
+// off: then the host must not wait for a whole device.
 bool may_be_captures();
 
 // While one of these lives, the calling thread's calls that ask or wait for the

@@ -2,6 +2,8 @@
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSSettings.h>
+
 #include <algorithm>
 
 // Note [Lending memory to other streams]
@@ -95,7 +97,7 @@ void Device::note_free(uintptr_t address) {
   }
   // What was allocated by code that is no operator may have been used by it.
   const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
-  if (!streams_.is_out_of_reach(home)) {
+  if (Settings::get().active() && !streams_.is_out_of_reach(home)) {
     streams_.note_work(home);
   }
   const auto loan = loans_.find(address);
