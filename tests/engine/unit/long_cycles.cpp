@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSPlannedPolicy.h>
 
 #include "harness.h"
+#include "machine.h"
 
 #include <algorithm>
 #include <deque>
@@ -208,6 +209,44 @@ TEST(ADraftOfASequenceThatHasEndedIsDropped) {
   EXPECT(training.drafts > drafts);
   EXPECT(training.demanded == 0);
   training.policy.on_death(&other);
+}
+
+// A micro-batch of four layers just fits, and less one activation it would fit
+// beside one of the moments.
+void run_micro_batch(Machine& machine, const std::vector<Page*>& weights) {
+  std::vector<Page*> activations;
+  for (Page* weight : weights) {
+    activations.push_back(machine.make(8));
+    machine.run(1, {weight}, {activations.back()});
+  }
+  for (size_t i = weights.size(); i > 0; --i) {
+    machine.run(2, {activations[i - 1]}, {weights[i - 1]});
+    machine.destroy(activations[i - 1]);
+  }
+}
+
+TEST(WhatComesLongBeforeItsUseTakesNobodysRoom) {
+  constexpr uint64_t kMicroBatches = 4'000; // 32,000 operators
+  Machine machine(71); // 70 for the plan, 62 without a typical page
+  std::vector<Page*> weights;
+  std::vector<Page*> moments;
+  for (int layer = 0; layer < 4; ++layer) {
+    weights.push_back(machine.make(8));
+    moments.push_back(machine.make(10));
+  }
+  Moved before;
+  for (int step = 0; step < 5; ++step) {
+    before = machine.moved();
+    for (uint64_t i = 0; i < kMicroBatches; ++i) {
+      run_micro_batch(machine, weights);
+    }
+    for (size_t layer = 0; layer < weights.size(); ++layer) {
+      machine.run(3, {moments[layer]}, {weights[layer]});
+    }
+  }
+  const Moved moved = machine.moved() - before;
+  EXPECT(moved.ahead >= 30); // the moments
+  EXPECT(moved.in < kMicroBatches * 8 / 5);
 }
 
 // The history is bounded in bytes: an operator may use thousands of pages.

@@ -1,17 +1,29 @@
 #include <ATen/cuda/detail/LMSFetchOrder.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 namespace at::cuda::lms {
+namespace {
+
+// A page comes this long before its use at most, if it would fill the room that
+// is left over for those on their way: see Note [Planning an iteration], 3.
+// What the host asks the device for takes it milliseconds, and most pages come
+// within those.
+constexpr uint64_t kFarAhead = 4096; // operators
+
+} // namespace
 
 FetchOrder::FetchOrder(
     const Plan& plan,
     const std::vector<int64_t>& resident,
-    size_t capacity)
+    size_t capacity,
+    size_t kept)
     : plan_(plan),
       resident_(resident),
       limit_(static_cast<int64_t>(capacity)),
+      kept_(static_cast<int64_t>(kept)),
       fetches_(plan.length()) {}
 
 std::vector<uint32_t> FetchOrder::run_cycle(
@@ -60,13 +72,20 @@ void FetchOrder::fetch_at(uint64_t now) {
     const auto [end, number] = waiting_.top();
     const auto bytes = static_cast<int64_t>(plan_.at(number).bytes);
     const uint64_t idle = end - now - 1; // operators in between
-    if (idle > 0 && resident_.maximum(after, idle) + bytes > limit_) {
+    if (!has_room(after, idle, bytes)) {
       break;
     }
     resident_.add(after, idle, bytes);
     fetches_[now % plan_.length()].push_back(number);
     waiting_.pop();
   }
+}
+
+// For a page that is idle for so many operators.
+bool FetchOrder::has_room(size_t after, uint64_t idle, int64_t bytes) const {
+  const uint64_t far = idle - std::min(idle, kFarAhead);
+  return (far == 0 || resident_.maximum(after, far) + bytes <= kept_) &&
+      (idle == 0 || resident_.maximum(after, idle) + bytes <= limit_);
 }
 
 } // namespace at::cuda::lms

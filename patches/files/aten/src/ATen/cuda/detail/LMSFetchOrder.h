@@ -17,10 +17,12 @@ namespace at::cuda::lms {
 class FetchOrder {
  public:
   // `resident`: bytes by position if all pages come back with their next use.
+  // `kept`: the part of the capacity that a page may fill long before its use.
   FetchOrder(
       const Plan& plan,
       const std::vector<int64_t>& resident,
-      size_t capacity);
+      size_t capacity,
+      size_t kept);
 
   // Goes through one cycle, at the beginning of which the intervals `earlier`
   // wait to come back. Returns those that do at the end.
@@ -37,10 +39,12 @@ class FetchOrder {
       std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
 
   void fetch_at(uint64_t now);
+  bool has_room(size_t after, uint64_t idle, int64_t bytes) const;
 
   const Plan& plan_;
   RangeMaximum resident_; // bytes by position
   const int64_t limit_;
+  const int64_t kept_;
   std::vector<std::vector<uint32_t>> fetches_; // by position
   Queue waiting_;
 };

@@ -61,7 +61,7 @@ Plan::Plan(Cycle cycle, size_t capacity)
   choose_leaving(kept);
   choose_more_leaving(kept);
   if (has_traffic_) {
-    choose_fetches(capacity);
+    choose_fetches(capacity, kept);
   }
   // What only planning needs.
   cycle_.before = {};
@@ -236,16 +236,16 @@ void Plan::choose_more_leaving(size_t capacity) {
 }
 
 // See Note [Planning an iteration], 3.
-void Plan::choose_fetches(size_t capacity) {
+void Plan::choose_fetches(size_t capacity, size_t kept) {
   const std::vector<int64_t> resident = residency();
   // Those that come back in the cycle after the one that they left in compete
   // with those of that cycle, so they have to be known from the start.
   std::vector<uint32_t> later;
   for (int i = 1; i < kCycles; ++i) {
-    FetchOrder order(*this, resident, capacity);
+    FetchOrder order(*this, resident, capacity, kept);
     later = order.run_cycle(later);
   }
-  FetchOrder order(*this, resident, capacity);
+  FetchOrder order(*this, resident, capacity, kept);
   order.run_cycle(later);
   const auto fetches = order.run_rest(later);
   is_due_.assign(count(), 0);

@@ -28,7 +28,9 @@ namespace at::cuda::lms {
 //  3. When it comes back: as early as there is room up to its next use, given
 //     everything else that is resident then; who is needed first is first. So
 //     fetching never evicts what is needed sooner, and the copies are in the
-//     order of need.
+//     order of need. Thousands of operators before its use a page leaves the
+//     room of 1 free that is for those on their way: it would be missing for as
+//     long, to what is used in between and to join free memory.
 class Plan {
  public:
   struct Range { // of intervals' numbers
@@ -90,7 +92,7 @@ class Plan {
   size_t typical() const;
   void choose_leaving(size_t capacity);
   void choose_more_leaving(size_t capacity);
-  void choose_fetches(size_t capacity);
+  void choose_fetches(size_t capacity, size_t kept);
   std::vector<int64_t> managed(size_t below) const;
   std::vector<int64_t> residency() const;
 
