@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("build", "patches/files", "tests")
 FILES = paths.ROOT / "patches" / "files"
 ENGINE = FILES / "aten" / "src" / "ATen" / "cuda" / "detail"
+SOURCES = sorted(path.name for path in ENGINE.glob("*.cpp"))
 
 
 @pytest.fixture
@@ -75,12 +77,34 @@ def tree() -> Path:
     return compile.official_headers(release).parents[2]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in ENGINE.glob("*.cpp")))
-def test_clang_tidy(linters: Path, tree: Path, name: str) -> None:
-    """On the copies that were compiled for the default release, with the same flags."""
-    source = tree / "sources" / ENGINE.relative_to(FILES) / name
+def of_the_tree(tree: Path, name: str) -> Path:
+    """The copy of a source of the engine that is compiled."""
+    return tree / "sources" / ENGINE.relative_to(FILES) / name
+
+
+@pytest.fixture(scope="module")
+def database(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that says how to compile each source by itself: like the units of many."""
+    listed = json.loads((tree / "cmake" / "compile_commands.json").read_text())
+    unit = next(entry for entry in listed if "/Unity/" in entry["file"])
+    entries = [
+        unit | {"file": source, "command": unit["command"].replace(unit["file"], source)}
+        for source in (str(of_the_tree(tree, name)) for name in SOURCES)
+    ]
+    folder = tmp_path_factory.mktemp("database")
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    return folder
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_clang_tidy(linters: Path, tree: Path, database: Path, name: str) -> None:
+    """On the copies that were compiled for the default release, with the same flags.
+
+    Here each is seen without the others: that it includes what it uses is found here only.
+    """
+    source = of_the_tree(tree, name)
     assert source.read_text() == (ENGINE / name).read_text(), "built from other sources"
-    check(linters / "clang-tidy", "--quiet", "-p", tree / "cmake", source)
+    check(linters / "clang-tidy", "--quiet", "-p", database, source)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in trace_replay.SOURCES.glob("*.cpp")))

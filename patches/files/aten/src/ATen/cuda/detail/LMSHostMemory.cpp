@@ -17,7 +17,6 @@ namespace {
 constexpr size_t kMinSlab = size_t{8} << 20; // bytes
 constexpr size_t kMediumSlab = size_t{256} << 20; // bytes
 constexpr size_t kMaxSlab = size_t{1} << 30; // bytes
-constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 
 } // namespace
 
@@ -184,7 +183,7 @@ size_t HostMemory::next_slab(size_t bytes) const {
            kMinSlab,
            std::min(taken / 4, kMediumSlab),
            std::min(taken / 64, kMaxSlab)}),
-      kPage);
+      kHostPage);
 }
 
 // Empty if there is no room.
@@ -238,7 +237,7 @@ bool HostMemory::order(
     Claim claim,
     Wait& wait) {
   const size_t limit = limit_locked();
-  bytes = round_up(bytes, kPage);
+  bytes = round_up(bytes, kHostPage);
   if (is_stopped_) {
     return false;
   }

@@ -16,7 +16,6 @@
 namespace at::cuda::lms {
 namespace {
 
-constexpr size_t kPage = size_t{4} << 10; // bytes, the host's page
 constexpr int kPopulateWrite = 23; // MADV_POPULATE_WRITE; old headers lack it
 
 struct Unmap {
@@ -66,7 +65,7 @@ bool populate(char* begin, size_t bytes) {
   if (errno != EINVAL) {
     return false;
   }
-  for (size_t at = 0; at < bytes; at += kPage) { // before Linux 5.14
+  for (size_t at = 0; at < bytes; at += kHostPage) { // before Linux 5.14
     *static_cast<volatile char*>(begin + at) = 0;
   }
   return true;
@@ -134,7 +133,7 @@ std::shared_ptr<HostSlab> make_slab(Mapping memory, size_t bytes) {
     return std::make_shared<HostSlab>(
         HostSlab{{memory, free_page_locked}, true});
   }
-  if (void* memory = std::aligned_alloc(kPage, bytes)) {
+  if (void* memory = std::aligned_alloc(kHostPage, bytes)) {
     return std::make_shared<HostSlab>(HostSlab{
         {static_cast<char*>(memory), [](char* p) { std::free(p); }}, false});
   }

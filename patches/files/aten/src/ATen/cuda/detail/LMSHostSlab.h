@@ -38,6 +38,8 @@ namespace at::cuda::lms {
 // in the old way, the first write after a fork would leave the device with the
 // wrong page.
 
+constexpr size_t kHostPage = size_t{4} << 10; // bytes
+
 // Bytes that one call page-locks: in about 4 ms. A copy of so much takes 0.2 ms
 // on the fastest links, 20 times as long as it takes to start one.
 constexpr size_t kLockedPiece = size_t{64} << 20;

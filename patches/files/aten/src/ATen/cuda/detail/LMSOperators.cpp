@@ -36,7 +36,7 @@ thread_local int adoption_pauses = 0;
 std::atomic<int> unpinned_operators{0};
 thread_local int own_unpinned_operators = 0;
 std::atomic<bool> is_enabling{false};
-constexpr std::chrono::seconds kLongestWait{10};
+constexpr std::chrono::seconds kLongestEnabling{10};
 
 // Counts an operator that begins while nothing is adopted.
 class Unpinned {
@@ -377,7 +377,7 @@ void intercept_operators() {
 
 void enable_adoption() {
   is_enabling.store(true);
-  const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
+  const auto give_up = std::chrono::steady_clock::now() + kLongestEnabling;
   while (unpinned_operators.load() > 0 &&
          std::chrono::steady_clock::now() < give_up) {
     std::this_thread::yield();

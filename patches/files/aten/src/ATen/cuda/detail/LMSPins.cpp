@@ -29,7 +29,7 @@ int64_t& pins_of_this_thread(c10::DeviceIndex index) {
 }
 
 constexpr std::chrono::seconds kLongestWait{10};
-constexpr int kAttempts = 64; // to pin one operator's storages
+constexpr int kPinAttempts = 64; // to pin one operator's storages
 
 } // namespace
 
@@ -50,7 +50,7 @@ Pins Device::enter(
     } catch (const c10::OutOfMemoryError&) {
       // Two threads may each hold what the other one needs. This one's pins are
       // given back by now, so the other can go on, and it may try again then.
-      is_alone = attempt >= kAttempts || !others_hold_pins();
+      is_alone = attempt >= kPinAttempts || !others_hold_pins();
       if (is_alone && is_gathered) {
         report_error();
         throw;

@@ -7,7 +7,7 @@ namespace at::cuda::lms {
 namespace {
 
 // Spans that are kept before anybody asks which of them have passed.
-constexpr size_t kKept = 1024;
+constexpr size_t kKeptSpans = 1024;
 
 } // namespace
 
@@ -17,7 +17,7 @@ void Times::add(Activity activity, Event begin, Event end) {
     if (collect_at_ > 0) {
       collect();
     }
-    collect_at_ = std::max(kKept, 2 * pending_.size());
+    collect_at_ = std::max(kKeptSpans, 2 * pending_.size());
   }
 }
 
