@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, index, paths, toolchain
+from lms_cli import compile, index, locking, paths, toolchain
 from replays import Replays
 
 
@@ -32,6 +33,19 @@ def fake(pristine: FakeRelease, tmp_path: Path) -> FakeRelease:
     for tools in pristine.home.glob("tools-*"):
         (root / "home" / tools.name).symlink_to(tools.resolve())
     return FakeRelease(root)
+
+
+@pytest.fixture
+def lockable(fake: FakeRelease) -> FakeRelease:
+    """A fake release whose packages uv can lock."""
+    text = locking.RELEASE.read_text() + locking.TOOLS.read_text()
+    for name in ["setuptools", "fake-dependency", *re.findall(r"^[a-z][a-z-]+$", text, re.M)]:
+        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5")
+    chain = ("cuda_toolkit", "nvidia-cuda-runtime", "nvidia-cuda-crt")
+    for name, needs in zip(chain, (*chain[1:], "")):
+        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5", needs)
+    fake.variables |= {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(fake.index), "UV_OFFLINE": "1"}
+    return fake
 
 
 @pytest.fixture(scope="session")
