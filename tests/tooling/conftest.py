@@ -10,7 +10,7 @@ import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, index, locking, paths, toolchain
+from lms_cli import compile, files, index, locking, paths, toolchain
 from replays import Replays
 
 
@@ -65,14 +65,17 @@ def published(lms_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripted")
+def scripted(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The program, made once for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "scripted"
     settings = {
         "CMAKE_CXX_COMPILER": str(toolchain.find_compiler()),
         "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
     }
     project = Path(__file__).parent / "scripted"
-    return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
+    with files.locked(folder):
+        return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
 
 
 @pytest.fixture
