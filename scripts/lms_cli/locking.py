@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ OLDEST_PYTHON = 10  # 3.10, for the `lms` command
 TOOLS = paths.LOCKS / "tools.in"
 RELEASE = paths.LOCKS / "release.in"
 COMMAND = "lms lock"  # what the lock says it was made by
+FOREIGN = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # versions that are for other environments
 
 
 def lock(release: Release) -> None:
@@ -40,7 +42,12 @@ def lock(release: Release) -> None:
     ]
     with progress.step(f"locking what PyTorch {release.version} needs"):
         result = subprocess.run(
-            command, cwd=paths.ROOT, input="\n".join(requirements), capture_output=True, text=True
+            command,
+            cwd=paths.ROOT,
+            env={name: value for name, value in os.environ.items() if name not in FOREIGN},
+            input="\n".join(requirements),
+            capture_output=True,
+            text=True,
         )
     if result.returncode != 0:
         reason = "\n".join(result.stderr.strip().splitlines()[-5:])

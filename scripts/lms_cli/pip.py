@@ -1,7 +1,8 @@
 """Running pip, and saying in one sentence why it failed.
 
 pip finds the package index, proxy and certificates that the user configured for it; this project
-names none.
+names none. Versions that the user constrains pip to are for other environments: here all are pinned
+by hash, or named.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def run(python: Path, arguments: list[str], purpose: str) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what would make a Python look at someone else's packages."""
+    """The environment without what would make pip look at, or choose, someone else's packages."""
     hidden = (
         "PYTHONPATH",
         "PYTHONHOME",
@@ -96,7 +97,9 @@ def clean_environment() -> dict[str, str]:
         "PIP_USER",
         "PIP_REQUIRE_VIRTUALENV",
     )
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    # An empty file: unset or empty, pip would take those of its configuration files.
+    return kept | {"PIP_CONSTRAINT": os.devnull}
 
 
 def explain(complaints: list[str], purpose: str) -> LmsError:

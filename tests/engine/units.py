@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ from support.device import TESTS
 ENGINE = TESTS.parent / "patches" / "files" / "aten" / "src"
 DETAIL = ENGINE / "ATen" / "cuda" / "detail"
 UNIT = Path(__file__).parent / "unit"
+COMPILER = (
+    *("g++", "-std=c++17", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{ENGINE}"),
+    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"),
+)
 
 
 def expect_passed(
@@ -26,14 +32,8 @@ def expect_passed(
         arguments: of the program.
     """
     binary = folder / program
-    sources = [UNIT / f"{program}.cpp", *(DETAIL / f"LMS{name}.cpp" for name in parts)]
-    compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread"]
-    warnings = ["-Wall", "-Wextra", "-Werror"]
-    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"]
-    subprocess.run(
-        [*compiler, *warnings, *checks, f"-I{ENGINE}", *sources, "-o", binary],
-        check=True,
-    )
+    objects = [Path(made_of(tuple(parts)).name, f"LMS{name}.o") for name in parts]
+    subprocess.run([*COMPILER, UNIT / f"{program}.cpp", *objects, "-o", binary], check=True)
     done = subprocess.run([binary, *arguments], capture_output=True, text=True)
     assert not done.stderr, done.stderr
     details: list[str] = []
@@ -46,3 +46,13 @@ def expect_passed(
             assert state == "ok", "\n".join(details)
         details = []
     assert done.returncode >= 0 and done.stdout.count("\n") >= 6
+
+
+@functools.cache
+def made_of(parts: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
+    """A folder with the object files of parts that several programs may share, until all end."""
+    folder = tempfile.TemporaryDirectory()
+    if parts:
+        sources = [DETAIL / f"LMS{name}.cpp" for name in parts]
+        subprocess.run([*COMPILER, "-c", *sources], cwd=folder.name, check=True)
+    return folder

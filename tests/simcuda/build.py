@@ -129,7 +129,9 @@ class Compiler:
         """Of everything that the library of this folder depends on."""
         version = subprocess.run([self.cxx, "-dumpfullversion"], capture_output=True, check=True)
         digest = hashlib.sha256(version.stdout)
-        digest.update(repr((self.cxx, self.flags, self.target.version)).encode())
+        site_packages = str(self.target.torch.parent)  # wherever the same torch is
+        flags = [flag.replace(site_packages, "") for flag in self.flags]
+        digest.update(repr((self.cxx, flags, self.target.version)).encode())
         changed = (self.target.torch / "include" / name for name in CHANGED_HEADERS)
         headers = filter(Path.is_file, changed)
         for path in (
@@ -149,17 +151,10 @@ class Compiler:
         if done.returncode != 0:
             raise BuildError(f"compiling failed: {self.cxx} {' '.join(arguments[-3:])}")
 
-    def precompile(self, header: Path) -> list[str]:
-        """Compiles a header that others begin with; returns the flags to use it."""
-        shutil.copy(header, self.scratch)
-        copied = self.scratch / header.name
-        self.run(*self.flags, "-x", "c++-header", str(copied), "-o", f"{copied}.gch")
-        return ["-include", str(copied)]
-
-    def compile(self, source: Path, *flags: str) -> Path:
+    def compile(self, source: Path) -> Path:
         """One source to one object."""
         made = self.scratch / f"{source.parent.name}-{source.stem}.o"
-        self.run(*self.flags, *flags, "-c", str(source), "-o", str(made))
+        self.run(*self.flags, "-c", str(source), "-o", str(made))
         return made
 
     def link(self, objects: list[Path], made: Path, *flags: str) -> None:
@@ -178,25 +173,31 @@ class Library:
     folder: Path
     soname: str = ""  # "" has none
     libraries: tuple[str, ...] = ()  # of torch, to link with
+    is_one: bool = False  # compiled as one: most of the time goes to torch's headers
 
-    def build(self, compiler: Compiler, lib: Path) -> None:
-        """Compiles the folder and links it."""
-        header = self.folder / "precompiled.h"
-        use = compiler.precompile(header) if header.is_file() else []
+    def units(self, scratch: Path) -> list[Path]:
+        """What is compiled: the sources, or a file that includes them all."""
         sources = sorted(self.folder.glob("*.cpp"))
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(lambda path: compiler.compile(path, *use), sources))
+        if not self.is_one:
+            return sources
+        unit = scratch / f"{self.name}.cpp"
+        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+        return [unit]
+
+    def link(self, compiler: Compiler, objects: list[Path], lib: Path) -> None:
+        """Links what was compiled."""
         flags = [f"-Wl,-soname,{self.soname}"] if self.soname else []
         flags += [f"-L{compiler.target.torch / 'lib'}", *(f"-l{name}" for name in self.libraries)]
         compiler.link(objects, lib / f"{self.name}.so", *flags)
 
 
+TORCH = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
 LIBRARIES = (
+    Library("libsimops", SOURCES / "ops", libraries=TORCH, is_one=True),
     # The runtime answers to the driver's name too: libraries of torch ask for it.
     Library("libsimcuda", SOURCES / "runtime", soname="libcuda.so.1"),
     Library("libsimnvml", SOURCES / "nvml", soname="libnvidia-ml.so.1"),
     Library("libsimnccl", SOURCES / "nccl"),
-    Library("libsimops", SOURCES / "ops", libraries=("c10", "c10_cuda", "torch_cpu", "torch_cuda")),
 )
 
 
@@ -214,21 +215,28 @@ def build(out: Path, python: str, more: tuple[Path, ...] = ()) -> bool:
     lib, scratch = out / "lib", out / "objects"
     compiler = Compiler(target, scratch)
     lib.mkdir(parents=True, exist_ok=True)
-    built = False
     with locked(out):
+        stale: dict[Library, tuple[Path, str]] = {}
         for library in LIBRARIES:
             stamp = lib / f"{library.name}.fingerprint"
             fingerprint = compiler.fingerprint(library.folder)
-            if stamp.is_file() and stamp.read_text() == fingerprint:
-                continue
-            stamp.unlink(missing_ok=True)
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir()
-            library.build(compiler, lib)
-            shutil.rmtree(scratch)
+            if not stamp.is_file() or stamp.read_text() != fingerprint:
+                stamp.unlink(missing_ok=True)
+                stale[library] = stamp, fingerprint
+        if not stale:
+            return False
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = {
+                library: [pool.submit(compiler.compile, unit) for unit in library.units(scratch)]
+                for library in stale
+            }
+        for library, (stamp, fingerprint) in stale.items():
+            library.link(compiler, [made.result() for made in objects[library]], lib)
             stamp.write_text(fingerprint)
-            built = True
-    return built
+        shutil.rmtree(scratch)
+    return True
 
 
 def main() -> int:

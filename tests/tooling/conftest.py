@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, index, paths, toolchain
+from lms_cli import compile, files, index, locking, paths, toolchain
 from replays import Replays
 
 
@@ -34,6 +35,19 @@ def fake(pristine: FakeRelease, tmp_path: Path) -> FakeRelease:
     return FakeRelease(root)
 
 
+@pytest.fixture
+def lockable(fake: FakeRelease) -> FakeRelease:
+    """A fake release whose packages uv can lock."""
+    text = locking.RELEASE.read_text() + locking.TOOLS.read_text()
+    for name in ["setuptools", "fake-dependency", *re.findall(r"^[a-z][a-z-]+$", text, re.M)]:
+        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5")
+    chain = ("cuda_toolkit", "nvidia-cuda-runtime", "nvidia-cuda-crt")
+    for name, needs in zip(chain, (*chain[1:], "")):
+        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5", needs)
+    fake.variables |= {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(fake.index), "UV_OFFLINE": "1"}
+    return fake
+
+
 @pytest.fixture(scope="session")
 def lms_wheels(pristine: FakeRelease, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One wheel of each kind: that of the fake release, and a small one."""
@@ -51,14 +65,17 @@ def published(lms_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripted")
+def scripted(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The program, made once for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "scripted"
     settings = {
         "CMAKE_CXX_COMPILER": str(toolchain.find_compiler()),
         "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
     }
     project = Path(__file__).parent / "scripted"
-    return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
+    with files.locked(folder):
+        return compile.run_cmake(project, folder, "lms-scripted", "lms-scripted", settings)
 
 
 @pytest.fixture

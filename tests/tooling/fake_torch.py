@@ -19,6 +19,7 @@ import yaml
 from lms_cli import layout, paths, releases, toolbox
 
 VERSION = "9.9.9"
+NEW = "9.10.0"  # of the next release, see `successor`
 LABEL = "cu130.lms1"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PYTHON = releases.running_python()
@@ -237,6 +238,25 @@ def official_members(scratch: Path) -> dict[str, bytes]:
     }
     members = {name: value.encode() for name, value in text.items()}
     return {**members, "torch/lib/libtorch_cpu.so": library.read_bytes()}
+
+
+def successor(fake: FakeRelease, texts: dict[str, str | None]) -> Path:
+    """Write the official wheel of the next release: the old one with other texts (None: gone)."""
+    changes = {"torch/version.py": VERSION_PY.replace(VERSION, NEW), **texts}
+    members = {}
+    for name, content in official_members(fake.root).items():
+        text = changes.pop(name, content)
+        new_name = name.replace(f"torch-{VERSION}", f"torch-{NEW}")
+        if text is not None:
+            members[new_name] = text.encode() if isinstance(text, str) else text
+    members |= {name: text.encode() for name, text in changes.items() if text is not None}
+    metadata = f"torch-{NEW}.dist-info/METADATA"
+    members[metadata] = members[metadata].replace(
+        f"Version: {VERSION}".encode(), f"Version: {NEW}".encode()
+    )
+    path = fake.index / WHEEL_NAME.replace(VERSION, NEW)
+    write_wheel(path, members)
+    return path
 
 
 def write_wheel(path: Path, members: dict[str, bytes], record: str | None = None) -> None:

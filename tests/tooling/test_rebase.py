@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import fake_torch
 import pytest
-from fake_torch import CUDA_INIT, HEADER, HEADER_TEXT, VERSION, FakeRelease
-from lms_cli import git, layout, locking, paths, rebase, releases, series
+from fake_torch import CUDA_INIT, HEADER, HEADER_TEXT, NEW, VERSION, FakeRelease, successor
+from lms_cli import git, layout, paths, rebase, releases, series
 
-NEW = "9.10.0"
 MEMBER = layout.member(HEADER)
 COMPAT = "aten/src/ATen/cuda/detail/LMSCompat.h"
 ALLOCATOR = "torch/include/c10/cuda/CUDACachingAllocator.h"
 
 
 @pytest.fixture
-def old(fake: FakeRelease) -> FakeRelease:
+def old(lockable: FakeRelease) -> FakeRelease:
     """A release with a series, whose packages uv can lock."""
-    fake.keep(fake.official)
-    text = locking.RELEASE.read_text() + locking.TOOLS.read_text()
-    for name in ["setuptools", "fake-dependency", *re.findall(r"^[a-z][a-z-]+$", text, re.M)]:
-        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5")
-    chain = ("cuda_toolkit", "nvidia-cuda-runtime", "nvidia-cuda-crt")
-    for name, needs in zip(chain, (*chain[1:], "")):
-        fake_torch.write_pure_wheel(fake.index, name.replace("-", "_"), "1.5", needs)
-    fake.variables |= {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(fake.index), "UV_OFFLINE": "1"}
-    return fake
-
-
-def successor(fake: FakeRelease, texts: dict[str, str | None]) -> Path:
-    """The official wheel of the next release: the old one with other texts (None: gone)."""
-    changes = {
-        "torch/version.py": fake_torch.VERSION_PY.replace(VERSION, NEW),
-        **{name: text for name, text in texts.items()},
-    }
-    members = {}
-    for name, content in fake_torch.official_members(fake.root).items():
-        text = changes.pop(name, content)
-        new_name = name.replace(f"torch-{VERSION}", f"torch-{NEW}")
-        if text is not None:
-            members[new_name] = text.encode() if isinstance(text, str) else text
-    members |= {name: text.encode() for name, text in changes.items() if text is not None}
-    metadata = f"torch-{NEW}.dist-info/METADATA"
-    members[metadata] = members[metadata].replace(
-        f"Version: {VERSION}".encode(), f"Version: {NEW}".encode()
-    )
-    path = fake.index / fake_torch.WHEEL_NAME.replace(VERSION, NEW)
-    fake_torch.write_wheel(path, members)
-    return path
+    lockable.keep(lockable.official)
+    return lockable
 
 
 def start(fake: FakeRelease, wheel: Path, *more: str) -> subprocess.CompletedProcess[str]:
