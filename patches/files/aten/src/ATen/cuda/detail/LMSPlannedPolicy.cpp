@@ -50,6 +50,11 @@ void PlannedPolicy::set_capacity(size_t bytes) {
 }
 
 void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
+  if (plan_ && plan_->has_traffic()) {
+    for (const Use& use : op.uses) {
+      end_idle_time(*use.page);
+    }
+  }
   history_.append(op);
   if (draft_ && history_.lag() != draft_->cycle.length()) {
     draft_.reset();
@@ -83,13 +88,19 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
 }
 
 void PlannedPolicy::on_death(Page* page) {
-  if (const uint32_t number = plan_ ? idle_in(*page) : Cycle::kNone;
-      number != Cycle::kNone && plan_->at(number).page == page) {
-    plan_->at(number).page = nullptr;
-  }
+  end_idle_time(*page);
   history_.on_death(page);
   wishes_.ask_no_more_for(*page);
   wishes_.remove_stray(*page);
+}
+
+// The page dies, or is used before the plan has brought it back: it is no more
+// for its interval to do so.
+void PlannedPolicy::end_idle_time(const Page& page) {
+  const uint32_t number = plan_ ? idle_in(page) : Cycle::kNone;
+  if (number != Cycle::kNone && plan_->at(number).page == &page) {
+    plan_->at(number).page = nullptr;
+  }
 }
 
 // What is dropped goes with the next actions: to free it takes time, too.

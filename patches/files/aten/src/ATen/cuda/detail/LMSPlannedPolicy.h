@@ -78,6 +78,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint32_t idle_in(const Page& page) const;
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
+  void end_idle_time(const Page& page);
   void note_surprises(const Operator& op);
   static void foretell(const Interval& interval, uint64_t now, Page& page);
   uint64_t distance_to(const Page& page) const;
