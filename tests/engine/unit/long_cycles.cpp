@@ -193,13 +193,38 @@ TEST(WhatIsKeptShrinksWithoutALongCycle) {
   training.policy.on_death(&other);
 }
 
+constexpr uint64_t kMostWork = 1 << 13; // steps
+
 TEST(NoOperatorDoesMoreThanAPartOfThePlanning) {
   Accumulation training(kManyMicroBatches);
   for (int step = 0; step < 5; ++step) {
     training.step();
   }
   EXPECT(!training.drafts.empty());
-  EXPECT(training.most_work > 0 && training.most_work <= 1 << 14);
+  EXPECT(training.most_work > 0 && training.most_work <= kMostWork);
+}
+
+// After one operator there is room for thousands of pages again.
+TEST(NoOperatorAsksForThousandsOfPages) {
+  constexpr uint64_t kPages = 20'000;
+  Driver driver(kPages * 3 / 2);
+  std::vector<Page*> pages;
+  for (uint64_t i = 0; i < kPages; ++i) {
+    pages.push_back(driver.make(1));
+  }
+  for (int step = 0; step < 5; ++step) {
+    driver.demanded = 0;
+    for (Page* page : pages) {
+      driver.run(1, {page});
+    }
+    Page* large = driver.make(kPages * 5 / 4);
+    driver.run(2, {large});
+    driver.policy.on_death(large);
+  }
+  EXPECT(!driver.drafts.empty());
+  EXPECT(driver.choices.size() > kPages);
+  EXPECT(driver.demanded == 0);
+  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
 }
 
 // Other threads' operators come between the parts, and pages come and go. The
