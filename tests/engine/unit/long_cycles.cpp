@@ -227,6 +227,20 @@ TEST(NoOperatorAsksForThousandsOfPages) {
   EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
 }
 
+// However many there are besides, the plan is made at once.
+TEST(PagesOutsideOfAShortCycleMakeNoWork) {
+  Driver driver(1'000);
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    driver.run(1, {driver.make(1)});
+  }
+  const std::vector<Page*> pages{driver.make(600), driver.make(600)};
+  for (uint64_t i = 0; i < 100; ++i) {
+    driver.run(2, {pages[i % 2]});
+  }
+  EXPECT(!driver.choices.empty());
+  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
+}
+
 // Other threads' operators come between the parts, and pages come and go. The
 // plan is that of the operator it was begun with.
 TEST(APlanIsTheSameWhateverComesMeanwhile) {

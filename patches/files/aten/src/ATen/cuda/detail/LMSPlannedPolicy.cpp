@@ -191,7 +191,11 @@ void PlannedPolicy::adopt(PlanDraft& draft) {
   draft.is_followed = true;
   planned_at_ = draft.cycle.end();
   surprises_ = 0;
-  history_.begin_pages();
+  if (plan_->count() <= kMostAtOnce) {
+    history_.begin_pages_since(planned_at_ - plan_->length() + 1);
+  } else {
+    history_.begin_pages();
+  }
 }
 
 // False if all have been told.
