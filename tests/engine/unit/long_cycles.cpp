@@ -10,43 +10,34 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 using namespace at::cuda::lms;
 
 namespace {
 
-// The steps of an optimizer, each after many micro-batches: all but the moments
-// fits, which the optimizer alone uses.
-class Accumulation {
+// Runs operators without a limit of memory, and notes what the policy does.
+class Driver {
  public:
-  explicit Accumulation(uint64_t micro_batches)
-      : micro_batches_(micro_batches) {
-    for (uint64_t i = 0; i < kLayers; ++i) {
-      weights_.push_back(make());
-      gradients_.push_back(make());
-      moments_.push_back(make());
-    }
-    policy.set_capacity(26 * kBytes); // of 30 pages, and one of activations
+  explicit Driver(size_t capacity) {
+    policy.set_capacity(capacity);
     policy.choose_window({}, {}); // memory is short
   }
-  Accumulation(const Accumulation&) = delete;
-  Accumulation& operator=(const Accumulation&) = delete;
-  ~Accumulation() = default;
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+  ~Driver() = default;
 
-  void step() {
-    demanded = 0;
-    for (uint64_t i = 0; i < micro_batches_; ++i) {
-      for (uint64_t layer = 0; layer < kLayers; ++layer) {
-        run(1, {weights_[layer], gradients_[layer]});
-      }
-    }
-    for (uint64_t layer = 0; layer < kLayers; ++layer) {
-      run(2, {gradients_[layer], weights_[layer], moments_[layer]});
-    }
+  Page* make(size_t bytes) {
+    Page& page = pages_.emplace_back();
+    page.id = pages_.size();
+    page.bytes = bytes;
+    page.resident = page.evictable = true;
+    return &page;
   }
 
   void run(uint64_t name, const std::vector<Page*>& pages) {
+    ++now;
     Operator op;
     op.name = name;
     for (Page* page : pages) {
@@ -59,44 +50,36 @@ class Accumulation {
     policy.on_operator(op, actions);
     note_work(before);
     obey(actions);
-    const std::shared_ptr<Draft> draft = std::move(actions.draft);
-    drafts += draft ? 1 : 0;
-    bool goes_on = draft != nullptr;
+    if (actions.draft) {
+      finish(std::move(actions.draft));
+    }
+  }
+
+  PlannedPolicy policy;
+  uint64_t now = 0; // operators
+  uint64_t demanded = 0; // pages that nobody had fetched
+  std::vector<uint64_t> drafts; // the operators that they began with
+  uint64_t most_work = 0; // at once, under the lock
+  // The operator and a page's id, in order.
+  std::vector<std::pair<uint64_t, uint64_t>> choices;
+  std::function<void()> between_parts = [] {};
+  std::function<void()> after_draft = [] {};
+
+ private:
+  void finish(const std::shared_ptr<Draft>& draft) {
+    drafts.push_back(now);
+    Actions actions;
+    bool goes_on = true;
     while (goes_on) {
       draft->compute();
-      between_parts(*this);
+      between_parts();
       actions.evict.clear();
       const uint64_t before = policy.planning_work();
       goes_on = policy.advance(*draft, actions);
       note_work(before);
       obey(actions);
     }
-  }
-
-  uint64_t length() const {
-    return (micro_batches_ + 1) * kLayers;
-  }
-  Page* moment(uint64_t layer) {
-    return moments_[layer];
-  }
-
-  static constexpr uint64_t kLayers = 10;
-  PlannedPolicy policy;
-  uint64_t demanded = 0; // pages of this step that nobody had fetched
-  uint64_t drafts = 0;
-  uint64_t most_work = 0; // at once, under the lock
-  std::vector<uint64_t> choices; // ids of pages, in order
-  std::function<void(Accumulation&)> between_parts = [](Accumulation&) {};
-
- private:
-  static constexpr size_t kBytes = 1 << 20;
-
-  Page* make() {
-    Page& page = pages_.emplace_back();
-    page.id = pages_.size();
-    page.bytes = kBytes;
-    page.resident = page.evictable = true;
-    return &page;
+    after_draft();
   }
 
   void note_work(uint64_t before) {
@@ -106,16 +89,68 @@ class Accumulation {
   void obey(const Actions& actions) {
     for (Page* page : actions.evict) {
       page->resident = false;
-      choices.push_back(page->id);
+      choices.emplace_back(now, page->id);
     }
     for (Page* page : actions.fetch) {
       page->resident = true;
-      choices.push_back(page->id);
+      choices.emplace_back(now, page->id);
     }
   }
 
-  uint64_t micro_batches_;
   std::deque<Page> pages_;
+};
+
+// The steps of an optimizer, each after many micro-batches: all but the moments
+// fits, which the optimizer alone uses.
+class Accumulation : public Driver {
+ public:
+  // Of 30 pages, and one of activations.
+  explicit Accumulation(uint64_t micro_batches)
+      : Driver(26 * kBytes), micro_batches_(micro_batches) {
+    for (uint64_t i = 0; i < kLayers; ++i) {
+      weights_.push_back(make(kBytes));
+      gradients_.push_back(make(kBytes));
+      moments_.push_back(make(kBytes));
+    }
+  }
+
+  void step() {
+    demanded = 0;
+    do {
+      run_next();
+    } while (position_ > 0);
+  }
+
+  // The next operator.
+  void run_next() {
+    const uint64_t layer = position_ % kLayers;
+    const bool is_update = position_ / kLayers == micro_batches_;
+    position_ = (position_ + 1) % length();
+    if (is_update) {
+      run(2, {gradients_[layer], weights_[layer], moments_[layer]});
+    } else {
+      run(1, {weights_[layer], gradients_[layer]});
+    }
+  }
+
+  // A weight and a moment die, and others have their parts.
+  void replace_pages() {
+    for (Page** page : {&weights_[3], &moments_[5]}) {
+      policy.on_death(*page);
+      *page = make(kBytes);
+    }
+  }
+
+  uint64_t length() const {
+    return (micro_batches_ + 1) * kLayers;
+  }
+
+ private:
+  static constexpr uint64_t kLayers = 10;
+  static constexpr size_t kBytes = 1 << 20;
+
+  uint64_t micro_batches_;
+  uint64_t position_ = 0; // of the next operator
   std::vector<Page*> weights_;
   std::vector<Page*> gradients_;
   std::vector<Page*> moments_;
@@ -158,32 +193,85 @@ TEST(WhatIsKeptShrinksWithoutALongCycle) {
   training.policy.on_death(&other);
 }
 
+constexpr uint64_t kMostWork = 1 << 13; // steps
+
 TEST(NoOperatorDoesMoreThanAPartOfThePlanning) {
   Accumulation training(kManyMicroBatches);
   for (int step = 0; step < 5; ++step) {
     training.step();
   }
-  EXPECT(training.drafts > 0);
-  EXPECT(training.most_work > 0 && training.most_work <= 1 << 14);
+  EXPECT(!training.drafts.empty());
+  EXPECT(training.most_work > 0 && training.most_work <= kMostWork);
 }
 
-// Other threads' operators come between the parts. The plan is that of the
-// operator it was begun with.
+// After one operator there is room for thousands of pages again.
+TEST(NoOperatorAsksForThousandsOfPages) {
+  constexpr uint64_t kPages = 20'000;
+  Driver driver(kPages * 3 / 2);
+  std::vector<Page*> pages;
+  for (uint64_t i = 0; i < kPages; ++i) {
+    pages.push_back(driver.make(1));
+  }
+  for (int step = 0; step < 5; ++step) {
+    driver.demanded = 0;
+    for (Page* page : pages) {
+      driver.run(1, {page});
+    }
+    Page* large = driver.make(kPages * 5 / 4);
+    driver.run(2, {large});
+    driver.policy.on_death(large);
+  }
+  EXPECT(!driver.drafts.empty());
+  EXPECT(driver.choices.size() > kPages);
+  EXPECT(driver.demanded == 0);
+  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
+}
+
+// However many there are besides, the plan is made at once.
+TEST(PagesOutsideOfAShortCycleMakeNoWork) {
+  Driver driver(1'000);
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    driver.run(1, {driver.make(1)});
+  }
+  const std::vector<Page*> pages{driver.make(600), driver.make(600)};
+  for (uint64_t i = 0; i < 100; ++i) {
+    driver.run(2, {pages[i % 2]});
+  }
+  EXPECT(!driver.choices.empty());
+  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
+}
+
+// Other threads' operators come between the parts, and pages come and go. The
+// plan is that of the operator it was begun with.
 TEST(APlanIsTheSameWhateverComesMeanwhile) {
   Accumulation alone(kManyMicroBatches);
+  alone.after_draft = [&] { alone.replace_pages(); };
   Accumulation disturbed(kManyMicroBatches);
-  uint64_t dead = 0;
-  disturbed.between_parts = [&dead](Accumulation& training) {
-    Page page; // never used, so it is none of the sequence
-    training.policy.on_death(&page);
-    ++dead;
+  uint64_t parts = 0;
+  disturbed.between_parts = [&] {
+    if (parts++ == 0) {
+      disturbed.replace_pages();
+    }
+    disturbed.run_next();
   };
+  disturbed.after_draft = [&] { parts = 0; };
   for (int step = 0; step < 5; ++step) {
     alone.step();
     disturbed.step();
   }
-  EXPECT(dead > 10);
-  EXPECT(alone.choices == disturbed.choices);
+  EXPECT(disturbed.drafts == alone.drafts && !alone.drafts.empty());
+  // Once all has been done that the plan came too late for.
+  const uint64_t begin = alone.drafts.front() + alone.length() / 2;
+  const auto since = [begin](const Driver& driver) {
+    auto choices = driver.choices;
+    choices.erase(
+        choices.begin(),
+        std::lower_bound(
+            choices.begin(), choices.end(), std::pair(begin, uint64_t{0})));
+    return choices;
+  };
+  EXPECT(!since(alone).empty());
+  EXPECT(since(alone) == since(disturbed));
 }
 
 TEST(ADraftOfASequenceThatHasEndedIsDropped) {
@@ -193,20 +281,20 @@ TEST(ADraftOfASequenceThatHasEndedIsDropped) {
   other.bytes = 1;
   other.resident = true;
   uint64_t ended = 0;
-  training.between_parts = [&](Accumulation& all) {
+  training.between_parts = [&] {
     if (++ended == 4) {
-      all.run(3, {&other});
+      training.run(3, {&other});
     }
   };
   for (int step = 0; step < 4; ++step) {
     training.step();
   }
   EXPECT(ended >= 4);
-  const uint64_t drafts = training.drafts;
+  const size_t drafts = training.drafts.size();
   for (int step = 0; step < 3; ++step) {
     training.step();
   }
-  EXPECT(training.drafts > drafts);
+  EXPECT(training.drafts.size() > drafts);
   EXPECT(training.demanded == 0);
   training.policy.on_death(&other);
 }

@@ -5,6 +5,7 @@
 
 #include "machine.h"
 
+#include <algorithm>
 #include <vector>
 
 using namespace at::cuda::lms;
@@ -244,6 +245,29 @@ TEST(ManyPagesAreFetchedAfterOneOperator) {
     round = machine.moved() - before;
   }
   EXPECT(round.in > 0 && round.ahead == round.in);
+}
+
+// Layers that are alike run in another order for once, and what the plan has in
+// mind for a page that dies early is never done.
+TEST(APageThatDiesBeforeThePlanBringsItBackIsForgotten) {
+  constexpr size_t kLayers = 16;
+  Machine machine(100);
+  for (int step = 0; step < 12; ++step) {
+    std::vector<Page*> activations;
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      activations.push_back(machine.make(10));
+      machine.run(1, {}, {activations.back()});
+    }
+    machine.run(2, {}, {activations.back()});
+    if (step != 10) {
+      std::reverse(activations.begin(), activations.end());
+    }
+    for (Page* page : activations) {
+      machine.run(3, {page}, {});
+      machine.destroy(page);
+    }
+  }
+  EXPECT(machine.moved().ahead > 0);
 }
 
 TEST(RangesOnACircle) {

@@ -32,7 +32,8 @@ bool CycleReader::read(const History& history, uint64_t uses) {
   return true;
 }
 
-// The slot as it was when the last operator of the cycle had run.
+// The slot as it was when the reader was made: the last operator of the cycle
+// had just run, and no page had died since.
 History::Slot CycleReader::slot_at_end(
     const History& history,
     uint64_t index,
@@ -41,7 +42,7 @@ History::Slot CycleReader::slot_at_end(
   if (slot.next > 0 && index + slot.next > end_) {
     slot.next = 0;
     slot.is_dead = 0;
-  } else if (slot.is_dead && index + slot.end > end_) {
+  } else if (slot.is_dead && index + slot.end >= end_) {
     slot.is_dead = 0;
   }
   return slot;

@@ -106,6 +106,14 @@ void History::unlink(Page& page) {
   page.older = page.newer = nullptr;
 }
 
+void History::begin_pages_since(uint64_t index) {
+  next_page_ = nullptr;
+  for (Page* page = latest_; page && page->last_use >= index;
+       page = page->older) {
+    next_page_ = page;
+  }
+}
+
 Page* History::next_page() {
   Page* page = next_page_;
   next_page_ = page ? page->newer : nullptr;

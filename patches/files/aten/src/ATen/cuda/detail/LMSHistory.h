@@ -114,6 +114,9 @@ class History {
   void begin_pages() {
     next_page_ = oldest_;
   }
+  // As that, but without those that have not been used from this operator on.
+  // Takes as long as there are others.
+  void begin_pages_since(uint64_t index);
   Page* next_page(); // null: there are no more
 
  private:

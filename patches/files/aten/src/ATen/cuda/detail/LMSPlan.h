@@ -36,11 +36,8 @@ class Plan {
   struct Range { // of intervals' numbers
     const uint32_t* first = nullptr;
     const uint32_t* last = nullptr;
-    const uint32_t* begin() const {
-      return first;
-    }
-    const uint32_t* end() const {
-      return last;
+    bool is_empty() const {
+      return first == last;
     }
   };
 

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSPlannedPolicy.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace at::cuda::lms {
 namespace {
@@ -22,6 +23,12 @@ constexpr uint64_t kLongMatches = 64;
 // more it is made in parts, which is what is looked at then with the lock held.
 constexpr uint64_t kMostAtOnce = 1 << 14;
 constexpr uint64_t kPart = 1 << 12;
+// Where many pages come back after one operator, so many steps of planning_work
+// are taken to ask for them, and kStepsPerUse more for each page that it uses.
+// The rest is asked for after the next ones. No more pages come back than are
+// used, so in the end it catches up, and it is ahead of what is listed.
+constexpr uint64_t kMostSteps = 1 << 11;
+constexpr uint64_t kStepsPerUse = 4;
 // A plan foresees the next use of each page. It is dropped when kMostSurprises
 // more of them came at another time than 1 in kHitsPerSurprise did not.
 constexpr uint64_t kHitsPerSurprise = 8;
@@ -50,6 +57,11 @@ void PlannedPolicy::set_capacity(size_t bytes) {
 }
 
 void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
+  if (plan_ && plan_->has_traffic()) {
+    for (const Use& use : op.uses) {
+      end_idle_time(*use.page);
+    }
+  }
   history_.append(op);
   if (draft_ && history_.lag() != draft_->cycle.length()) {
     draft_.reset();
@@ -83,13 +95,19 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
 }
 
 void PlannedPolicy::on_death(Page* page) {
-  if (const uint32_t number = plan_ ? idle_in(*page) : Cycle::kNone;
-      number != Cycle::kNone && plan_->at(number).page == page) {
-    plan_->at(number).page = nullptr;
-  }
+  end_idle_time(*page);
   history_.on_death(page);
   wishes_.ask_no_more_for(*page);
   wishes_.remove_stray(*page);
+}
+
+// The page dies, or is used before the plan has brought it back: it is no more
+// for its interval to do so.
+void PlannedPolicy::end_idle_time(const Page& page) {
+  const uint32_t number = plan_ ? idle_in(page) : Cycle::kNone;
+  if (number != Cycle::kNone && plan_->at(number).page == &page) {
+    plan_->at(number).page = nullptr;
+  }
 }
 
 // What is dropped goes with the next actions: to free it takes time, too.
@@ -98,10 +116,17 @@ void PlannedPolicy::drop_plan() {
   if (plan_) {
     auto dropped = std::make_shared<Dropped>();
     dropped->plan = std::move(plan_);
-    std::swap(dropped->wishes, wishes_);
+    replace_wishes(dropped->wishes);
     dropped_ = std::move(dropped);
   }
   draft_.reset();
+}
+
+// By the other plan's, which are none yet. The present ones are `other` then.
+void PlannedPolicy::replace_wishes(Wishes& other) {
+  planning_work_ += wishes_.work();
+  std::swap(wishes_, other);
+  late_.clear();
 }
 
 // --- see Note [Making a plan] ---
@@ -162,16 +187,21 @@ bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
 void PlannedPolicy::adopt(PlanDraft& draft) {
   is_complete_ = draft.plan->is_complete() || plan_ != nullptr;
   std::swap(plan_, draft.plan);
-  std::swap(wishes_, draft.wishes); // those of the new plan are none
+  replace_wishes(draft.wishes);
   draft.is_followed = true;
   planned_at_ = draft.cycle.end();
   surprises_ = 0;
-  history_.begin_pages();
+  if (plan_->count() <= kMostAtOnce) {
+    history_.begin_pages_since(planned_at_ - plan_->length() + 1);
+  } else {
+    history_.begin_pages();
+  }
 }
 
 // False if all have been told.
 bool PlannedPolicy::tell_pages(Actions& actions) {
-  for (uint64_t i = 0; i < kPart; ++i) {
+  const uint64_t until = planning_work() + kPart;
+  while (planning_work() < until) {
     Page* page = history_.next_page();
     if (!page) {
       return false;
@@ -258,14 +288,36 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     return;
   }
   wishes_.ask_for_strays(history_.now() + kStrayDistance);
-  for (const uint32_t number : plan_->fetches(position)) {
-    Interval& interval = plan_->at(number);
-    if (Page* page = interval.page; page && !page->resident) {
+  ask_for_planned(position, kMostSteps + kStepsPerUse * op.uses.size());
+}
+
+// For what comes back after the operator, and then for what is late, in so many
+// steps.
+void PlannedPolicy::ask_for_planned(uint32_t position, uint64_t most) {
+  const uint64_t until = planning_work() + most;
+  Plan::Range fetches = plan_->fetches(position);
+  ask_for(fetches, until);
+  while (!late_.empty() && planning_work() < until) {
+    ask_for(late_.front(), until);
+    if (late_.front().is_empty()) {
+      late_.pop_front();
+    }
+  }
+  if (!fetches.is_empty()) {
+    late_.push_back(fetches);
+  }
+}
+
+// Takes off the range what has been asked for.
+void PlannedPolicy::ask_for(Plan::Range& fetches, uint64_t until) {
+  for (; !fetches.is_empty() && planning_work() < until; ++fetches.first) {
+    ++planning_work_;
+    Page* page = std::exchange(plan_->at(*fetches.first).page, nullptr);
+    if (page && !page->resident) {
       wishes_.ask_for_first_strays(
           page->next_use - distance_to(*page) / kSooner);
       wishes_.ask_for(page);
     }
-    interval.page = nullptr;
   }
 }
 

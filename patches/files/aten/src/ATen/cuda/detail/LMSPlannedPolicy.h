@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -44,9 +45,10 @@ class PlannedPolicy final : public Policy, private Ranking {
   const History& history() const {
     return history_;
   }
-  // Uses and pages that have been looked at with the lock held, to make plans.
+  // Steps that have been taken with the lock held to make plans and to follow
+  // them: each looks at one use or page, or at one wish.
   uint64_t planning_work() const {
-    return planning_work_;
+    return planning_work_ + wishes_.work();
   }
 
  private:
@@ -78,6 +80,10 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint32_t idle_in(const Page& page) const;
   void drop_plan();
   void follow_plan(const Operator& op, Actions& actions);
+  void ask_for_planned(uint32_t position, uint64_t most);
+  void ask_for(Plan::Range& fetches, uint64_t until);
+  void end_idle_time(const Page& page);
+  void replace_wishes(Wishes& other);
   void note_surprises(const Operator& op);
   static void foretell(const Interval& interval, uint64_t now, Page& page);
   uint64_t distance_to(const Page& page) const;
@@ -90,7 +96,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   std::unique_ptr<Plan> plan_;
   std::shared_ptr<PlanDraft> draft_; // null: none is in the making
   std::shared_ptr<Dropped> dropped_; // to go with the next actions
-  uint64_t planning_work_ = 0;
+  uint64_t planning_work_ = 0; // but for that of wishes_
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
   // The plan knows how each of its intervals ends, or never will.
   bool is_complete_ = false;
@@ -99,6 +105,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t distrusted_until_ = 0; // no plan before this operator
   uint64_t distrust_ = 0; // operators without a plan after the last that failed
   Wishes wishes_;
+  std::deque<Plan::Range> late_; // what operators before had no time to ask for
   const Page* ahead_ = nullptr; // of the request at hand
   uint64_t arrived_ = 0; // of the request at hand, as are the next
   uint64_t sent_ = 0;

@@ -10,7 +10,7 @@ constexpr size_t kFetchesAtOnce = 64; // pages listed after one operator
 // that they are driven out, but no more than this.
 constexpr size_t kMostCome = 256;
 // What is done of anything after one operator; the rest is done after the next.
-constexpr size_t kMostAtOnce = 1024; // pages
+constexpr size_t kMostAtOnce = 512; // pages
 
 std::pair<uint64_t, uint64_t> key(const Page& page) {
   return {page.next_use, page.id};
@@ -19,14 +19,17 @@ std::pair<uint64_t, uint64_t> key(const Page& page) {
 } // namespace
 
 void Wishes::ask_for(Page* page) {
+  ++work_;
   asked_.emplace(key(*page), page);
 }
 
 void Wishes::ask_no_more_for(const Page& page) {
+  ++work_;
   asked_.erase(key(page));
 }
 
 void Wishes::add_stray(Page* page) {
+  work_ += 2;
   strays_.emplace(key(*page), page);
   if (!page->was_stray) {
     first_strays_.emplace(key(*page), page);
@@ -34,6 +37,7 @@ void Wishes::add_stray(Page* page) {
 }
 
 void Wishes::remove_stray(const Page& page) {
+  work_ += 2;
   strays_.erase(key(page));
   first_strays_.erase(key(page));
 }
@@ -65,6 +69,7 @@ void Wishes::list(std::vector<Page*>& fetch) {
   auto next = asked_.begin();
   while (next != asked_.end() && fetch.size() < kFetchesAtOnce &&
          forgotten < kMostAtOnce) {
+    ++work_;
     Page* page = next->second;
     if (!page->resident) {
       fetch.push_back(page);

@@ -27,6 +27,11 @@ class Wishes {
   // Adds the pages that are to be fetched after an operator.
   void list(std::vector<Page*>& fetch);
 
+  // Steps so far, each one page in one of the lists.
+  uint64_t work() const {
+    return work_;
+  }
+
  private:
   // By next use, then by id: nothing depends on where a page happens to be in
   // host memory.
@@ -37,6 +42,7 @@ class Wishes {
   ByNeed asked_;
   ByNeed strays_;
   ByNeed first_strays_; // those of them for the first time since their last use
+  uint64_t work_ = 0;
 };
 
 } // namespace at::cuda::lms
