@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "calls.h"
+#include "unchecked.h"
 
 namespace simcuda {
 
@@ -78,6 +80,10 @@ void WorkerStream::work() {
     queue_.pop_front();
     lock.unlock();
     try {
+      std::optional<Unchecked> unchecked;
+      if (task.kind != TaskKind::Control) {
+        unchecked.emplace();
+      }
       task.work();
     } catch (const std::exception& error) {
       stick(cudaErrorAssert, error.what());
