@@ -10,7 +10,7 @@ constexpr size_t kFetchesAtOnce = 64; // pages listed after one operator
 // that they are driven out, but no more than this.
 constexpr size_t kMostCome = 256;
 // What is done of anything after one operator; the rest is done after the next.
-constexpr size_t kMostAtOnce = 512; // pages
+constexpr size_t kMostPerOperator = 512; // pages
 
 std::pair<uint64_t, uint64_t> key(const Page& page) {
   return {page.next_use, page.id};
@@ -51,7 +51,7 @@ void Wishes::ask_for_first_strays(uint64_t until) {
 }
 
 void Wishes::ask_for(ByNeed& strays, uint64_t until) {
-  for (size_t i = 0; i < kMostAtOnce && !strays.empty() &&
+  for (size_t i = 0; i < kMostPerOperator && !strays.empty() &&
        strays.begin()->first.first <= until;
        ++i) {
     Page* page = strays.begin()->second;
@@ -68,7 +68,7 @@ void Wishes::list(std::vector<Page*>& fetch) {
   size_t forgotten = 0;
   auto next = asked_.begin();
   while (next != asked_.end() && fetch.size() < kFetchesAtOnce &&
-         forgotten < kMostAtOnce) {
+         forgotten < kMostPerOperator) {
     ++work_;
     Page* page = next->second;
     if (!page->resident) {
