@@ -86,7 +86,7 @@ def load(folder: Path) -> dict[str, Published]:
 
     path = folder / FILE_NAME
     try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["wheels"]
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["wheels"] or {}
         return {name: Published(filename=name, **row) for name, row in rows.items()}
     except OSError as error:
         raise LmsError(

@@ -150,6 +150,17 @@ def test_a_withdrawn_wheel_leaves_nothing_behind(folder: Path) -> None:
     index.check(folder)
 
 
+def test_the_last_wheels_are_withdrawn_by_deleting_their_rows(folder: Path) -> None:
+    path = folder / "manifest.yaml"
+    text = path.read_text()
+    path.write_text(text[: text.index("wheels:")] + "wheels:\n")
+    for wheel in folder.glob("*.whl"):
+        wheel.unlink()
+    index.make(folder)
+    assert list((folder / "simple").glob("*/")) == []
+    index.check(folder)
+
+
 def test_a_wheel_can_move_elsewhere_and_back(folder: Path, lms_wheels: list[Path]) -> None:
     before = tree(folder)
     index.add(folder, [folder / SMALL], "https://example.org/v1")
