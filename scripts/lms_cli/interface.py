@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from lms_cli.releases import Release
+from lms_cli.series import Series
 from lms_cli.wheelfile import Wheel
 
 COMPAT = "aten/src/ATen/cuda/detail/LMSCompat.h"
+DIRECTIVE = re.compile(r"#\s*(if|elif|else|endif)\b(?:\s+LMS_TORCH_AT_LEAST\((\d+)\))?")
 CLASSES = {  # by the header that has them
     "torch/include/c10/core/Allocator.h": ("Allocator",),
     "torch/include/c10/core/CachingDeviceAllocator.h": ("DeviceAllocator",),
@@ -19,19 +23,46 @@ CLASSES = {  # by the header that has them
 }
 
 
-def missing(official: Wheel, compat: str) -> list[str]:
-    """Declarations of the allocator's virtual functions that a text has no function for.
+@dataclass(frozen=True)
+class Interface:
+    """The allocator's virtual functions in a release, by their declarations."""
 
-    Args:
-        official: a wheel of the release.
-        compat: the text of `COMPAT`.
-    """
-    return [
-        declaration
+    functions: list[str]
+    missing: list[str]  # those that the engine does not override
+
+
+def compare(official: Wheel, loaded: Series, release: Release) -> Interface:
+    """What the engine of a series makes of the allocator's interface in an official wheel."""
+    compat = loaded.new_files.get(COMPAT, "")
+    seen = _preprocessed(compat, int(release.version.split(".")[1]))
+    functions = [
+        function
         for header, classes in CLASSES.items()
-        for name, declaration in _virtual_functions(official.text(header) or "", classes)
-        if not re.search(rf"\b{name}\(", compat)
+        for function in _virtual_functions(official.text(header) or "", classes)
     ]
+    missing = [
+        declaration
+        for name, declaration in functions
+        if not re.search(rf"\b{name}\([^;{{}}]*\)\s*(?:const\s+)?(?:override|final)\b", seen)
+    ]
+    return Interface([declaration for _, declaration in functions], missing)
+
+
+def _preprocessed(text: str, minor: int) -> str:
+    """The lines that the compiler sees with PyTorch 2.`minor`; other conditions count as true."""
+    lines = []
+    branches: list[tuple[bool, bool]] = []  # of each open #if: seen now, seen before
+    for line in text.splitlines():
+        if not (directive := DIRECTIVE.match(line)):
+            if all(now for now, _ in branches):
+                lines.append(line)
+            continue
+        kind, least = directive.groups()
+        _, before = branches.pop() if kind != "if" else (False, False)
+        if kind != "endif":
+            is_true = least is None or minor >= int(least)
+            branches.append((is_true and not before, is_true or before))
+    return "\n".join(lines)
 
 
 def _virtual_functions(header: str, classes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -39,6 +70,7 @@ def _virtual_functions(header: str, classes: tuple[str, ...]) -> Iterator[tuple[
     heads = rf"^(?:class|struct) (?:\w+ )?(?:{'|'.join(classes)})\b[^;{{]*{{"
     for body in re.findall(rf"{heads}(.*?)^}};", header, re.MULTILINE | re.DOTALL):
         text = re.sub(r"\s+", " ", re.sub(r"//.*", "", body))
+        text = re.sub(r" = \{[^{}]*\}", "", text)  # default arguments
         for match in re.finditer(r"virtual [^;{(]*?\b(\w+) ?\([^;{]*\)[^;{]*", text):
             if match[1] not in classes:
                 yield match[1], match[0].strip()

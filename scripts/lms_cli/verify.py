@@ -20,6 +20,7 @@ from lms_cli import (
     elf,
     environments,
     graft,
+    interface,
     lms_environment,
     locks,
     policy,
@@ -189,6 +190,12 @@ def series_content(subject: Subject) -> Check:
     )
 
 
+def allocator(subject: Subject) -> Check:
+    """The engine forwards every function of the allocator that the release has."""
+    found = interface.compare(subject.official, series.load(subject.release), subject.release)
+    return _check("allocator", found.missing, f"{len(found.functions)} functions, all forwarded")
+
+
 def record(subject: Subject) -> Check:
     """RECORD lists every file once, with the right hash and size."""
     wheel = subject.wheel
@@ -333,6 +340,7 @@ CHECKS: tuple[Callable[[Subject], Check], ...] = (
     label,
     untouched,
     series_content,
+    allocator,
     record,
     symbols,
     system_libraries,

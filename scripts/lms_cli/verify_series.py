@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lms_cli import checks, download, export, files, git, graft, layout, progress, releases, series
+from lms_cli import (
+    checks,
+    download,
+    export,
+    files,
+    git,
+    graft,
+    interface,
+    layout,
+    progress,
+    releases,
+    series,
+)
 from lms_cli.checks import Check, Findings, Outcome
 from lms_cli.download import Directory
 from lms_cli.errors import LmsError, SeriesError
@@ -60,6 +72,12 @@ def hunks(subject: Subject) -> Findings:
     """Each hunk fits exactly where it says."""
     applied = series.apply(subject.loaded, subject.official.text)
     return [], f"{len(applied.changed)} members change, {len(applied.added)} are new"
+
+
+def allocator(subject: Subject) -> Findings:
+    """The engine forwards every function of the allocator that the release has."""
+    found = interface.compare(subject.official, subject.loaded, subject.release)
+    return found.missing, f"{len(found.functions)} functions, all forwarded"
 
 
 def wheels(subject: Subject) -> Findings:
@@ -155,6 +173,7 @@ def _after_git_am(
 CHECKS: dict[str, Callable[[Subject], Findings]] = {
     "base": base,
     "hunks": hunks,
+    "allocator": allocator,
     "official wheels": wheels,
     "hashes": hashes,
     "git am": git_am,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import fake_torch
+import pytest
 from fake_torch import FakeRelease
+from lms_cli import paths
 
 
 def test_prints_the_path_last_and_keeps_progress_off_standard_output(fake: FakeRelease) -> None:
@@ -68,6 +71,30 @@ def test_source_date_epoch(fake: FakeRelease) -> None:
     wheel = zipfile.ZipFile(fake.out / fake_torch.LMS_NAME)
     assert wheel.getinfo("torch/version.py").date_time == (2001, 9, 9, 1, 46, 40)
     assert wheel.getinfo("torch/untouched.py").date_time == (2026, 1, 2, 3, 4, 6)
+
+
+@pytest.mark.parametrize("module", ["files.py", "verbs/build.py"])
+def test_a_change_of_the_command_makes_the_wheel_anew(
+    fake: FakeRelease, tmp_path: Path, module: str
+) -> None:
+    checkout = tmp_path / "checkout"
+    for part in paths.ROOT.iterdir():
+        if part.name in ("build", "patches", "LICENSE"):
+            (checkout / part.name).parent.mkdir(exist_ok=True)
+            (checkout / part.name).symlink_to(part)
+    command = shutil.copytree(paths.ROOT / "scripts", checkout / "scripts") / paths.SCRIPT.name
+
+    def build() -> str:
+        arguments = [sys.executable, str(command), "build", fake_torch.VERSION, "--out", fake.out]
+        done = subprocess.run(arguments, env=fake.environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "is up to date" not in build()
+    assert "is up to date" in build()
+    with (checkout / "scripts" / "lms_cli" / module).open("a") as source:
+        source.write("# changed\n")
+    assert "is up to date" not in build()
 
 
 def test_nothing_is_done_twice(fake: FakeRelease) -> None:

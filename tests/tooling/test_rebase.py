@@ -97,12 +97,12 @@ def test_a_change_of_the_allocator_stops_before_anything_is_published(old: FakeR
         "  virtual ~CUDAAllocator();\n};\n"
     )
     compat = old.patches / "files" / COMPAT
-    compat.write_text("#pragma once\n\nvoid known(int a);\n")
+    compat.write_text("#pragma once\n\nvoid known(int a) override;\n")
     result = start(old, successor(old, {ALLOCATOR: layout.guarded(interface)}))
     assert result.returncode == 5
     assert "virtual void unheard_of( int device)" in result.stderr
     assert "known(int a)" not in result.stderr
-    compat.write_text(compat.read_text() + "void unheard_of(int device);\n")
+    compat.write_text(compat.read_text() + "void unheard_of(int device) override;\n")
     result = old.lms("rebase", NEW, "--continue")
     assert result.returncode == 0, result.stderr
 

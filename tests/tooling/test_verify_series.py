@@ -67,7 +67,7 @@ def outcomes(output: str) -> dict[str, str]:
     return {name: outcome for outcome, name in found}
 
 
-GOOD = dict.fromkeys(("base", "hunks", "official wheels", "hashes", "git am"), "pass")
+GOOD = dict.fromkeys(("base", "hunks", "allocator", "official wheels", "hashes", "git am"), "pass")
 
 
 def until(failing: str) -> dict[str, str]:
@@ -109,6 +109,15 @@ def test_a_good_series_passes(series: FakeRelease, arguments: tuple[str, ...]) -
         ),
         pytest.param(
             add("torch/cuda/lms.py", b""), "hunks", "upstream has it too", id="upstream's file"
+        ),
+        pytest.param(
+            add(
+                "torch/include/c10/cuda/CUDACachingAllocator.h",
+                b"class CUDAAllocator {\n  virtual void unheard_of(int device) {}\n};\n",
+            ),
+            "allocator",
+            "virtual void unheard_of(int device)",
+            id="a function of the allocator with a default body",
         ),
         pytest.param(
             replace(f"torch/include/{HEADER}", b"storage_0()", b"storage_none()"),
