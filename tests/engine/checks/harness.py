@@ -89,21 +89,32 @@ def refusals() -> list[int]:
     return sizes
 
 
+class Worker(threading.Thread):
+    """A thread that does one thing; what it raises is kept."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.work = work
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        """Waits for its end; what it has raised is raised."""
+        self.join()
+        if self.error:
+            raise self.error
+
+
 def in_thread(work: Callable[[], None]) -> None:
     """Runs it in another thread, to its end; what it raises is raised."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    worker = Worker(work)
+    worker.start()
+    worker.finish()
 
 
 class Address:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import simcuda
 import torch
-from harness import assert_same, lms, main, numbers, paged_out
+from harness import Worker, assert_same, lms, main, numbers, paged_out
 
 MIB = 1 << 20
 SIDE, OTHER = torch.cuda.Stream(), torch.cuda.Stream()
@@ -49,24 +49,14 @@ def while_it_waits(
     with standing_still(stream) as go:
         prepare()
         before = simcuda.calls().get(function, 0)
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
+        thread = Worker(call)
         thread.start()
         while simcuda.calls().get(function, 0) == before:
-            assert thread.is_alive(), f"the call did not wait for the device: {errors}"
+            assert thread.is_alive(), f"the call did not wait for the device: {thread.error}"
         other()
         assert thread.is_alive(), "the device stands still, yet the call has ended"
         go.set()
-        thread.join()
-        if errors:
-            raise errors[0]
+        thread.finish()
 
 
 def check_hold() -> None:
