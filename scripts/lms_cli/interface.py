@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from lms_cli.checks import Findings
 from lms_cli.releases import Release
 from lms_cli.series import Series
 from lms_cli.wheelfile import Wheel
@@ -23,16 +23,8 @@ CLASSES = {  # by the header that has them
 }
 
 
-@dataclass(frozen=True)
-class Interface:
-    """The allocator's virtual functions in a release, by their declarations."""
-
-    functions: list[str]
-    missing: list[str]  # those that the engine does not override
-
-
-def compare(official: Wheel, loaded: Series, release: Release) -> Interface:
-    """What the engine of a series makes of the allocator's interface in an official wheel."""
+def findings(official: Wheel, loaded: Series, release: Release) -> Findings:
+    """Functions of the allocator in an official wheel that a series does not override."""
     compat = loaded.new_files.get(COMPAT, "")
     seen = _preprocessed(compat, int(release.version.split(".")[1]))
     functions = [
@@ -45,7 +37,7 @@ def compare(official: Wheel, loaded: Series, release: Release) -> Interface:
         for name, declaration in functions
         if not re.search(rf"\b{name}\([^;{{}}]*\)\s*(?:const\s+)?(?:override|final)\b", seen)
     ]
-    return Interface([declaration for _, declaration in functions], missing)
+    return missing, f"{len(functions)} functions, all forwarded"
 
 
 def _preprocessed(text: str, minor: int) -> str:

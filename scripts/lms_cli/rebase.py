@@ -159,7 +159,7 @@ def finish(version: str, patches: Path) -> Release:
         applied = series.apply(loaded, official.text)
         if not release.lock.exists():
             locking.lock(release)
-        lost = interface.compare(official, loaded, release).missing
+        lost = interface.findings(official, loaded, release)[0]
         if lost:
             raise SeriesError(
                 f"PyTorch {version} has functions of the allocator that the engine does not "

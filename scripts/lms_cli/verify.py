@@ -192,8 +192,8 @@ def series_content(subject: Subject) -> Check:
 
 def allocator(subject: Subject) -> Check:
     """The engine forwards every function of the allocator that the release has."""
-    found = interface.compare(subject.official, series.load(subject.release), subject.release)
-    return _check("allocator", found.missing, f"{len(found.functions)} functions, all forwarded")
+    loaded = series.load(subject.release)
+    return _check("allocator", *interface.findings(subject.official, loaded, subject.release))
 
 
 def record(subject: Subject) -> Check:
