@@ -108,6 +108,28 @@ def check_products_that_are_about_to_die_stay() -> None:
         assert copies <= LAYERS, f"room for {matrices} products: {copies} page-outs"
 
 
+def check_small_and_large_storages_that_take_turns() -> None:
+    """Memory is not made one segment in each iteration: all of the weights would leave for that."""
+    torch.cuda.empty_cache()
+    lms.set_limit_lms(128 << 20)
+    weights = [torch.zeros(1 << 18, device="cuda") for _ in range(24)]  # 1 MiB each
+
+    def iteration() -> None:
+        for count, size in ((30, 4 << 20), (100, 1 << 20)):  # bytes
+            made = [torch.zeros(size // 4, device="cuda") for _ in range(count)]
+            for weight in weights:
+                weight.add_(1)
+            del made
+
+    try:
+        for _ in range(4):
+            iteration()
+        copies = grown(iteration)["lms.page_out.copies"]
+        assert copies <= len(weights) / 2, f"{copies} page-outs"
+    finally:
+        lms.set_limit_lms(0)
+
+
 def check_prefetched_in_vain() -> None:
     weights = layers(LAYERS)
     lms.set_limit_lms(LAYERS // 2 * BYTES)

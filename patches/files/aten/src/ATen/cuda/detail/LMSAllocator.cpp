@@ -204,7 +204,7 @@ void* Allocator::allocate_with_room(
   }
   auto retry = kRetries.begin();
   uint64_t generation = device.generation();
-  const auto give_up = Device::time_to_give_up();
+  Device::GiveUp give_up;
   size_t freed = 0; // bytes, for this request
   while (true) {
     std::string error;

@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSTouched.h>
 

@@ -1,6 +1,5 @@
 #include <ATen/cuda/detail/LMSCollectives.h>
 
-#include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -279,9 +278,10 @@ void release_completed_collectives() noexcept {
   for (Collective& collective : take_all()) {
     try {
       const bool has_completed = collective.has_completed();
-      if (!has_completed || (collective.needs_device() && may_be_captures())) {
+      const bool needs_device = collective.needs_device();
+      if (!has_completed || (needs_device && may_be_captures())) {
         add(std::move(collective));
-      } else if (collective.needs_device()) {
+      } else if (needs_device) {
         collective.wait_for_device();
       }
     } catch (const std::exception& error) {

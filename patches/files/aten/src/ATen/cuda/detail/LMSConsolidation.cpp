@@ -20,7 +20,14 @@
 // the program has given the segment back by emptying the cache or the limit has
 // changed.
 //
-// A part is left for the segments of small storages. A segment belongs to one
+// A part is left for the segments of small storages. While the one segment is
+// empty they may outgrow their part: the allocator then gives it back, and all
+// is taken anew once large storages run short. Where that goes on (the backward
+// pass uses large storages, the optimizer as many small ones), everything would
+// leave in each iteration. So after kMostLost times memory stays as it comes,
+// until there is a new limit.
+//
+// A segment belongs to one
 // stream, so programs that have allocated on several are left alone, and those
 // with expandable segments, which are one range of addresses already. A stream
 // that comes later is lent what it needs (Note [Lending memory to other
@@ -33,6 +40,7 @@ namespace {
 constexpr size_t kUnit = size_t{2} << 20; // bytes
 constexpr size_t kTightPart = 64; // of the limit, see Gather
 constexpr int kAttempts = 4; // to take memory as one segment
+constexpr int kMostLost = 2; // times that the one is lost to small storages
 
 } // namespace
 
@@ -116,8 +124,12 @@ void Device::note_one_segment(size_t bytes, size_t small) {
 // A segment goes back to the driver, for instance because the program empties
 // the cache or the limit sank. If it was the one, there may be another.
 void Device::note_lost_segment(uintptr_t address) {
-  if (address == one_segment_) {
-    forget_one_segment();
+  if (address != one_segment_) {
+    return;
+  }
+  forget_one_segment();
+  if (CurrentRequest::get()) {
+    is_consolidated_ = ++lost_to_requests_ >= kMostLost;
   }
 }
 

@@ -181,10 +181,9 @@ class Device {
   // Waits on the host until the generation is no longer `seen`, because other
   // threads' operators hold what an allocation needs. False if no other thread
   // is about to give anything back: all that hold pins are waiting here too.
-  // Or if `give_up` has come, which a request has one of.
-  using TimePoint = std::chrono::steady_clock::time_point;
-  bool wait_for_others(uint64_t seen, TimePoint give_up);
-  static TimePoint time_to_give_up();
+  // Or if `give_up` has come, which the first wait of a request sets.
+  using GiveUp = std::optional<std::chrono::steady_clock::time_point>;
+  bool wait_for_others(uint64_t seen, GiveUp& give_up);
 
   // --- settings and reports ---
 
@@ -411,6 +410,7 @@ class Device {
   bool is_consolidated_ = false; // see Note [One segment]
   uintptr_t one_segment_ = 0; // its address; 0: there is none
   size_t room_for_small_ = 0; // bytes, if it is
+  int lost_to_requests_ = 0; // how often, under this limit
 
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order
   cudaStream_t move_stream_ = nullptr; // copies within the device, in order

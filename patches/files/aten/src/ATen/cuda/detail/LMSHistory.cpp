@@ -213,7 +213,9 @@ void History::trim() {
 
 void History::drop_oldest() {
   const uint32_t slots = entries_.front().slots;
-  slots_.erase(slots_.begin(), slots_.begin() + slots);
+  for (uint32_t i = 0; i < slots; ++i) {
+    slots_.pop_front();
+  }
   dropped_slots_ += slots;
   entries_.pop_front();
 }

@@ -68,6 +68,7 @@ void Device::adopt_limit() {
   limit_ = limit_rule_.bytes();
   is_limit_new_ = is_limit_to_obey_ = true;
   forget_one_segment(); // there may be room for a larger one
+  lost_to_requests_ = 0;
 }
 
 // Tells the allocator of a new limit. False if there is none.

@@ -40,7 +40,7 @@ Pins Device::enter(
   if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
     set_uses_several_streams();
   }
-  const TimePoint give_up = time_to_give_up();
+  GiveUp give_up;
   bool is_gathered = false;
   for (int attempt = 1;; ++attempt) {
     bool is_alone = false;
@@ -318,11 +318,11 @@ bool Device::others_hold_pins() {
   return letting_go_.load() > 0 || operator_pins_ > pins_of_this_thread(index_);
 }
 
-Device::TimePoint Device::time_to_give_up() {
-  return std::chrono::steady_clock::now() + kLongestWait;
-}
-
-bool Device::wait_for_others(uint64_t seen, TimePoint give_up) {
+bool Device::wait_for_others(uint64_t seen, GiveUp& give_up) {
+  using Clock = std::chrono::steady_clock;
+  if (!give_up) {
+    give_up = Clock::now() + kLongestWait;
+  }
   ++waiters_;
   const int64_t own = pins_of_this_thread(index_);
   {
@@ -337,7 +337,7 @@ bool Device::wait_for_others(uint64_t seen, TimePoint give_up) {
   // them to give up moves on.
   bool changed = false;
   bool is_hopeful = true;
-  while (!changed && is_hopeful && std::chrono::steady_clock::now() < give_up) {
+  while (!changed && is_hopeful && Clock::now() < *give_up) {
     release_completed_collectives();
     Lock lock(*this);
     changed = generation() != seen;
