@@ -69,8 +69,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = compatibility.NAME
 
 
+# Files of few but long tests, which come first: at the end, one process would wait for the other.
+LONGEST = {
+    "test_distributed",
+    "test_lints",
+    "test_official",
+    "test_operators",
+    "test_out_of_memory",
+    "test_process",
+    "test_sanitizers",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     compatibility.record(items)
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 def pytest_terminal_summary(

@@ -113,6 +113,7 @@ def run(release: Release, arguments: list[str]) -> int:
     }
     is_choice = arguments and [*arguments[: len(QUICK)]] != [*QUICK]
     parallel = [] if is_choice and [*arguments] != [*WHOLE_PROGRAMS] else ["--numprocesses=2"]
-    by_file = "--dist=loadfile"  # so that what the tests of a file share is made once
-    command = [str(environment.python), "-m", "pytest", by_file, *arguments, *parallel]
+    # What the tests of a file share is made once; the order is that of tests/conftest.py.
+    by_file = ["--dist=loadfile", "--no-loadscope-reorder"]
+    command = [str(environment.python), "-m", "pytest", *by_file, *arguments, *parallel]
     return subprocess.run(command, cwd=paths.ROOT, env=variables).returncode
