@@ -7,56 +7,26 @@ on where it stopped, and a changed engine runs again what it may change.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from lms_cli import files, paths
+import lms_bench
+import simcuda
+from lms_bench import catalogue
+
+from lms_cli import files, simulate
 from lms_cli.errors import LmsError, UsageError
 from lms_cli.lms_environment import Environment
 
-FOLDER = paths.ROOT / "tests" / "bench"
+FOLDER = Path(lms_bench.__file__).parent
 PROGRAM = FOLDER / "run_cell.py"
 RATIOS = (0.9, 1.25, 1.5, 2.0, 3.7, 8.0)  # peak need over device memory
 PIECE = 2 << 20  # bytes; a capacity is a multiple, as the caching allocator's segments are
 UNLIMITED = 1 << 42  # bytes: address space of a simulated device that never fills
 HOST_LIMIT = 512 << 30  # bytes for what LMS pages out, so that no machine's own memory matters
-
-
-def catalogue() -> ModuleType:
-    """tests/bench/catalogue.py: the workloads and the rivals."""
-    return _import("catalogue", FOLDER)
-
-
-def cards() -> ModuleType:
-    """The simulated device's module of cards."""
-    return _import("simcuda.cards", paths.SIMCUDA / "python")
-
-
-def card(name: str) -> dict[str, Any]:
-    """A card that the simulated device knows: its entry of cards.json.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if name not in cards().names():
-        known = ", ".join(cards().names())
-        raise UsageError(f"there is no card {name}", f"The simulated device knows {known}.")
-    found: dict[str, Any] = cards().card(name)
-    return found
-
-
-def _import(name: str, folder: Path) -> ModuleType:
-    sys.path.insert(0, str(folder))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(folder))
 
 
 @dataclass(frozen=True)
@@ -149,7 +119,7 @@ def subject(workload: str, card_name: str) -> Subject:
         raise UsageError(
             f"{workload}: {batch!r} is no batch", f"Write a number of samples: {name}@32."
         )
-    card(card_name)
+    simulate.card(card_name)
     return Subject(name, int(batch) if at else found.batch, card_name)
 
 
@@ -159,9 +129,9 @@ def named(what: str, name: str) -> Any:
     Raises:
         UsageError: there is none of that name.
     """
-    entries = {"workload": catalogue().WORKLOADS, "rival": catalogue().RIVALS}[what]
+    entries = {"workload": catalogue.WORKLOADS, "rival": catalogue.RIVALS}[what]
     try:
-        return catalogue().named(what, entries, name)
+        return catalogue.named(what, entries, name)
     except ValueError as error:
         raise UsageError(str(error), "See `lms bench --list`.") from None
 
@@ -206,13 +176,10 @@ def fingerprints(environment: Environment, built: Path) -> Fingerprints:
             f"{environment.folder} does not say which files its torch has",
             "Install the LMS wheel there again, or leave --environment out.",
         )
-    programs = [*FOLDER.glob("*.py"), *FOLDER.glob("workloads/*.py"), *FOLDER.glob("rivals/*.py")]
-    programs = [path for path in programs if not path.name.startswith("test_")]
-    simulation = [*(paths.SIMCUDA / "python").rglob("*.py"), *built.glob("lib/*.so")]
-    rest = "".join(
-        f"{path.name} {files.sha256_of(path)}\n"
-        for path in sorted([*programs, *simulation, paths.SIMCUDA / "cards.json"])
-    )
+    simulation = Path(simcuda.__file__).parent
+    used = [*FOLDER.rglob("*.py"), *simulation.glob("*.py"), simulation / "cards.json"]
+    used += built.glob("lib/*.so")
+    rest = "".join(f"{path.name} {files.sha256_of(path)}\n" for path in sorted(used))
     release = records[0].parent.name
     return Fingerprints(
         engine=hashlib.sha256((rest + files.sha256_of(records[0])).encode()).hexdigest(),

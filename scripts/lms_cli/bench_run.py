@@ -194,7 +194,7 @@ def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, B
     except LmsError as error:
         progress.note(f"no bound for {subject.title}: {error}")
         return {}
-    card = bench_cells.card(subject.card)
+    card = simulate.card(subject.card)
     by_capacity = {
         capacity: bench_bound.bound(trace, capacity, card)
         for capacity in {cell.capacity for cell in cells}

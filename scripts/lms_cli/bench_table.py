@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lms_cli import bench_cells
+from lms_bench import catalogue
+from simcuda import cards
+
 from lms_cli.bench_bound import Bound
 from lms_cli.bench_cells import Cell, Outcome, Subject
 from lms_cli.bench_run import Results
@@ -192,7 +194,6 @@ def show_catalogue() -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    catalogue = bench_cells.catalogue()
     entries = {
         "workload": [
             (w.name, f"{w.description}; batch {w.batch}" + ("" if w.usual else " (only if named)"))
@@ -200,8 +201,8 @@ def show_catalogue() -> None:
         ],
         "rival": [(rival.name, rival.description) for rival in catalogue.RIVALS],
         "card": [
-            (name, f"{bench_cells.cards().card(name)['memory'] / GIB:,.0f} GiB of its own")
-            for name in bench_cells.cards().names()
+            (name, f"{cards.card(name)['memory'] / GIB:,.0f} GiB of its own")
+            for name in cards.names()
         ],
     }
     for what, rows in entries.items():

@@ -11,7 +11,6 @@ LOCKS = ROOT / "scripts" / "locks"
 PATCHES = Path(os.environ.get("LMS_PATCHES") or ROOT / "patches")  # to try another series
 BUILD = ROOT / "build"
 INDEX = ROOT / "wheels"  # the package index of published wheels
-SIMCUDA = ROOT / "tests" / "simcuda"
 
 
 def home() -> Path:

@@ -1,21 +1,23 @@
-"""The simulated device: built from `tests/simcuda/`, switched on by environment variables."""
+"""The simulated device: built from `scripts/simcuda/`, switched on by environment variables."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 import subprocess
-import sys
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import simcuda
+from simcuda import cards
+
 from lms_cli import compile, download, lms_environment, paths, progress, releases, toolchain
 from lms_cli.errors import CompileError, UsageError
 from lms_cli.lms_environment import Environment
 
+SOURCES = Path(simcuda.__file__).parent
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 RATE_UNITS = {"": 1e0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NVIDIA = (Path("/dev/nvidia0"), Path("/proc/driver/nvidia"))
@@ -80,7 +82,7 @@ def build(environment: Environment) -> Path:
     toolchain.find_compiler()
     name = hashlib.sha256(str(environment.folder).encode()).hexdigest()[:12]
     folder = paths.home().resolve() / f"simcuda-{name}"
-    command = [str(environment.python), str(paths.SIMCUDA / "build.py"), "--out", str(folder)]
+    command = [str(environment.python), str(SOURCES / "build.py"), "--out", str(folder)]
     command += [f"--include={include}" for include in _missing_headers(environment)]
     announcement = progress.step("building the simulated device")
     with nullcontext() if folder.exists() else announcement:  # it notices by itself what changed
@@ -109,10 +111,16 @@ def _missing_headers(environment: Environment) -> list[Path]:
 
 def variables(built: Path, base: dict[str, str], **settings: Any) -> dict[str, str]:
     """Environment variables of a process on the simulated device; settings are simcuda's own."""
-    sys.path.insert(0, str(paths.SIMCUDA / "python"))
-    try:
-        simcuda = importlib.import_module("simcuda")
-    finally:
-        sys.path.pop(0)
-    result: dict[str, str] = simcuda.environment(built, base=base, **settings)
-    return result
+    return simcuda.environment(built, base=base, **settings)
+
+
+def card(name: str) -> dict[str, Any]:
+    """What the simulated device knows of a card: its entry of simcuda/cards.json.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in cards.names():
+        known = ", ".join(cards.names())
+        raise UsageError(f"there is no card {name}", f"The simulated device knows {known}.")
+    return cards.card(name)

@@ -95,7 +95,8 @@ SIZES = {
     "dlrm": (3330, 3330),
 }
 EVERY_WORKLOAD = """
-import catalogue, gc, json, torch
+import gc, json, torch
+from lms_bench import catalogue
 sizes = {}
 for workload in catalogue.WORKLOADS:
     if workload.usual:
@@ -117,8 +118,8 @@ print(json.dumps(sizes))
 def test_every_workload_is_the_model_it_says(device):
     if not device.simulated:
         pytest.skip("not all of them fit a real device")
-    code = f"import sys; sys.path.insert(0, {str(bench_cells.FOLDER)!r})\n{EVERY_WORKLOAD}"
-    sizes = device.json("-c", code, kernels="timed", card=CARD, capacity=bench_cells.UNLIMITED)
+    settings = {"kernels": "timed", "card": CARD, "capacity": bench_cells.UNLIMITED}
+    sizes = device.json("-c", EVERY_WORKLOAD, **settings)
     millions = {
         name: tuple(round(count / 1e6) for count in counts) for name, counts in sizes.items()
     }

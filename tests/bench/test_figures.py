@@ -70,7 +70,7 @@ class Bert:
 
     def bound(self, ratio: float) -> Bound:
         recorded = trace_format.read(self.record())
-        return bench_bound.bound(recorded, capacity_at(ratio), bench_cells.card(CARD))
+        return bench_bound.bound(recorded, capacity_at(ratio), simulate.card(CARD))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def bert(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Bert:
 
 
 def machine_at(ratio: float) -> Machine:
-    card = trace_replay.machine_of(bench_cells.card(CARD))
+    card = trace_replay.machine_of(simulate.card(CARD))
     return replace(card, capacity=capacity_at(ratio))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lms_bench import catalogue
 from lms_cli import bench_cells, cli
 from lms_cli.verbs import bench
 
@@ -74,7 +75,6 @@ def test_a_choice_is_shown_as_the_command_that_made_it(chosen):
 def test_the_list_names_everything(lms, capsys):
     assert lms("--list") == 0
     shown = capsys.readouterr().out
-    catalogue = bench_cells.catalogue()
     for entry in (*catalogue.WORKLOADS, *catalogue.RIVALS):
         assert entry.name in shown
     assert "GH200-96GB" in shown

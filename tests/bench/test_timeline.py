@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import timeline
+from lms_bench import timeline
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.device import SIMCUDA, Device
+from support.device import TESTS, Device
 
+PROGRAM = TESTS / "simcuda" / "opdb.py"
 SHARDS = 2
 NAMES = """
 import json
@@ -62,7 +63,13 @@ def sweep(device: Device, report: Path, names: list[str], lms: str) -> dict[str,
     # Some samples depend on the order of a set.
     env = {"PYTORCH_LMS": lms, "PYTHONHASHSEED": "0"}
     done = device.run(
-        SIMCUDA / "opdb.py", "--out", report, "--operators", *names, capacity="2G", env=env
+        TESTS / "simcuda" / "opdb.py",
+        "--out",
+        report,
+        "--operators",
+        *names,
+        capacity="2G",
+        env=env,
     )
     assert report.exists(), done.stderr[-2000:]
     return json.loads(report.read_text())["operators"]

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import simcuda
+
 from support.child import Child, Finished, failure
 
 TESTS = Path(__file__).resolve().parent.parent
-SIMCUDA = TESTS / "simcuda"
 PROGRAMS = TESTS / "programs"
 TIMEOUT = 600  # seconds: a program that takes longer hangs
 # Settings of a parent that would change what a child does.
@@ -80,11 +81,6 @@ class Device:
         base.update(env or {})
         if not self.simulated:
             return base
-        sys.path.insert(0, str(SIMCUDA / "python"))
-        try:
-            import simcuda
-        finally:
-            sys.path.pop(0)
         return simcuda.environment(self.build, capacity=capacity, base=base, **settings)
 
     def run(self, *command: Any, timeout: float | None = TIMEOUT, **settings: Any) -> Finished:
@@ -133,7 +129,7 @@ def find(kind: str, root: Path) -> Device:
     if built:
         return Device("sim", Path(built))
     out = root / ".lms" / "simcuda"
-    script = SIMCUDA / "build.py"
+    script = Path(simcuda.__file__).with_name("build.py")
     done = subprocess.run([sys.executable, script, "--out", out], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"the simulated device does not build:\n{done.stderr}")

@@ -114,10 +114,11 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
     Raises:
         UsageError: one of them does not exist, or makes no sense.
     """
+    from lms_bench import catalogue
+
     from lms_cli import bench_cells
     from lms_cli.errors import UsageError
 
-    catalogue = bench_cells.catalogue()
     workloads = args.workload or [entry.name for entry in catalogue.WORKLOADS if entry.usual]
     rivals = args.rival or [entry.name for entry in catalogue.RIVALS]
     for name in rivals:

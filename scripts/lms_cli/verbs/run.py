@@ -137,7 +137,7 @@ def settings_of(args: argparse.Namespace) -> Any:
     Raises:
         UsageError: options that do not fit together, or are no sizes.
     """
-    from lms_cli import bench_cells, programs, simulate
+    from lms_cli import programs, simulate
     from lms_cli.errors import UsageError
 
     device = args.device or simulate.default_device()
@@ -149,7 +149,7 @@ def settings_of(args: argparse.Namespace) -> Any:
             "Add --device sim, or use --limit.",
         )
     if args.card is not None:
-        bench_cells.card(args.card)
+        simulate.card(args.card)
         if args.kernels is not None:
             raise UsageError("--kernels: not with --card", "In virtual time no kernel runs.")
     if args.devices is not None and not 1 <= args.devices <= simulate.MOST_DEVICES:

@@ -21,7 +21,7 @@ QUICK = (
     "tests/engine/test_paging.py",
     "tests/engine/test_streams.py",
     "tests/engine/test_programs_demo.py",
-    "tests/simcuda/tests/test_memory.py",
+    "tests/simcuda/test_memory.py",
     "tests/tooling/test_bad_input.py",
     "tests/tooling/test_graft.py",
     "tests/tooling/test_run.py",

@@ -9,7 +9,7 @@ from typing import Any
 from lms_cli.verbs import run
 
 RECORDING = "PYTORCH_LMS_TRACE"  # the engine writes its trace there
-COMPUTING_DEVICE = "Simulated CUDA device"  # what tests/simcuda calls itself without a card
+COMPUTING_DEVICE = "Simulated CUDA device"  # what the simulated device calls itself without a card
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -114,7 +114,7 @@ def machine_of(args: argparse.Namespace) -> Any:
     """
     from dataclasses import replace
 
-    from lms_cli import bench_cells, simulate, trace_replay
+    from lms_cli import simulate, trace_replay
     from lms_cli.errors import UsageError
 
     given: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def machine_of(args: argparse.Namespace) -> Any:
         if (text := getattr(args, name)) is not None:
             given[f"{field}_bandwidth"] = simulate.parse_rate(text)
     if args.card is not None:
-        return replace(trace_replay.machine_of(bench_cells.card(args.card)), **given)
+        return replace(trace_replay.machine_of(simulate.card(args.card)), **given)
     if not {"capacity", "in_bandwidth", "out_bandwidth"} <= given.keys():
         raise UsageError(
             "it is not said what to replay on", "Give --card, or --capacity, --h2d and --d2h."

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training, half
+from lms_bench.workloads.training import Training, half
 
 CHANNELS, CLASSES, SIDE = 4, 4, 128  # as in the BraTS challenge: four images of a brain
 WIDTHS = (32, 64, 128, 256, 320, 320)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from workloads.training import Training
+
+from lms_bench.workloads.training import Training
 
 SMALLEST = 1024  # bytes; torchtune's default
 KEPT = 5  # activations whose copies may be under way; torchtune's default
@@ -119,5 +120,6 @@ def _shaped(saved: Saved) -> torch.Tensor:
 
 
 def prepare(training: Training) -> None:
+    """Copy what the forward pass saves to the host, beside the computing."""
     offload = Offload(list(training.model.parameters()))
     training.around_forward = partial(saved_tensors_hooks, offload.pack, offload.unpack)

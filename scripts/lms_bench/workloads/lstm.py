@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training
+from lms_bench.workloads.training import Training
 
 LETTERS, WIDTH, LAYERS, LENGTH = 205, 2048, 4, 512  # letters: those of enwik8
 

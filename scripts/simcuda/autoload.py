@@ -23,7 +23,7 @@ def autoload() -> None:
         flops.attach(operators)
     _keep_cudnn_off()
     # The allocator has no devices before CUDA is initialised.
-    torch.cuda._lazy_call(operators.simopsAttachPoison)  # type: ignore[no-untyped-call]
+    torch.cuda._lazy_call(operators.simopsAttachPoison)
     # Work that is still queued must not run while Python is being taken down.
     atexit.register(library().simcudaFinish)
 
@@ -38,6 +38,6 @@ def _keep_cudnn_off() -> None:
     def ignore(_value: bool) -> None:
         pass
 
-    off = ContextProp(torch._C._get_cudnn_enabled, ignore)  # type: ignore[no-untyped-call]
+    off = ContextProp(torch._C._get_cudnn_enabled, ignore)
     setattr(torch._C, "_set_cudnn_enabled", ignore)  # noqa: B010
     setattr(type(torch.backends.cudnn), "enabled", off)  # noqa: B010

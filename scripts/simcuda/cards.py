@@ -9,7 +9,7 @@ from typing import Any
 
 from simcuda.control import SimulationError
 
-_FILE = Path(__file__).resolve().parents[2] / "cards.json"
+_FILE = Path(__file__).resolve().parent / "cards.json"
 _RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
 

@@ -27,7 +27,7 @@ class Workload:
 
     def build(self, batch: int, device: str) -> Any:
         """The Training, on a device."""
-        module = importlib.import_module(f"workloads.{self.module}")
+        module = importlib.import_module(f"lms_bench.workloads.{self.module}")
         return getattr(module, self.function)(batch, device)
 
 
@@ -50,7 +50,7 @@ class Rival:
     def prepare(self, training: Any) -> None:
         """Changes the training as a user of this rival would change the program."""
         if self.module:
-            importlib.import_module(f"rivals.{self.module}").prepare(training)
+            importlib.import_module(f"lms_bench.rivals.{self.module}").prepare(training)
 
 
 WORKLOADS = (

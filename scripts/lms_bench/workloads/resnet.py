@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training, half
+from lms_bench.workloads.training import Training, half
 
 CLASSES, SIDE = 1000, 224
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from accelerate import cpu_offload
-from workloads.training import Training
+
+from lms_bench.workloads.training import Training
 
 
 def prepare(training: Training) -> None:
+    """Keep the weights on the host; each module fetches its own before it runs."""
     cpu_offload(training.model, execution_device="cuda")

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simcuda
 
-FOLDER = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(FOLDER / "python"))
-
-import simcuda  # noqa: E402
+FOLDER = Path(__file__).resolve().parent
+BUILD = Path(simcuda.__file__).with_name("build.py")
 
 # Appended to every program: nothing may have slipped by the simulation.
 NOTHING_UNSIMULATED = """
@@ -30,7 +29,7 @@ def build_dir() -> Path:
     """The simulation built for the running interpreter's torch."""
     default = FOLDER.parent.parent / ".lms" / "simcuda"
     out = Path(os.environ.get("LMS_SIM_BUILD", default))
-    subprocess.run([sys.executable, str(FOLDER / "build.py"), "--out", str(out)], check=True)
+    subprocess.run([sys.executable, str(BUILD), "--out", str(out)], check=True)
     return out
 
 
@@ -55,7 +54,7 @@ def run_simulated(build_dir: Path) -> Callable[..., subprocess.CompletedProcess[
         settings.setdefault("capacity", "256M")
         environment = simcuda.environment(build_dir, **settings)
         environment |= variables or {}
-        environment["PYTHONPATH"] += f":{Path(__file__).parent}"
+        environment["PYTHONPATH"] += f":{FOLDER}"
         source = textwrap.dedent(program) + ("" if launches else NOTHING_UNSIMULATED)
         done = subprocess.run(
             [sys.executable, "-c", source, *arguments],

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training, half
-from workloads.transformer import Block
+from lms_bench.workloads.training import Training, half
+from lms_bench.workloads.transformer import Block
 
 WORDS, LENGTH, DROPOUT = 30522, 512, 0.1
 MASKED = 80  # words to guess of each text, as in the published pre-training

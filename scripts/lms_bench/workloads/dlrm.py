@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training
+from lms_bench.workloads.training import Training
 
 TABLES, ROWS, WIDTH = 26, 1_000_000, 128  # 26 categories and 13 numbers, as in Criteo's data
 NUMBERS, LOOKUPS = 13, 10  # lookups: rows of each table that a sample sums

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from torch.utils.checkpoint import checkpoint
-from workloads.training import Training
+
+from lms_bench.workloads.training import Training
 
 
 def prepare(training: Training) -> None:
+    """Recompute each block in the backward pass."""
     for block in training.blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

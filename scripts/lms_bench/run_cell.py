@@ -1,6 +1,6 @@
 """Train one workload with one rival on the simulated device; print what it took as one JSON object.
 
-Runs in timed mode (tests/simcuda), whose variables the caller has set. Times are virtual
+Runs in the simulated device's timed mode, whose variables the caller has set. Times are virtual
 nanoseconds and sizes bytes. All but "machine" is the same in every run.
 """
 
@@ -10,21 +10,20 @@ import argparse
 import json
 import os
 import resource
-import sys
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import catalogue
-import timeline
-from catalogue import FIRST_COUNTED as FIRST
+from lms_bench import catalogue, timeline
+from lms_bench.catalogue import FIRST_COUNTED as FIRST
 
 GANTT_RESOLUTION = 2000  # parts of an iteration that a picture can show
 
 
 def main() -> None:
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", required=True)
     parser.add_argument("--rival", required=True)
@@ -60,6 +59,7 @@ def outcome(
 
 
 def first_line(error: Exception) -> str:
+    """Of its message."""
     return (str(error).splitlines() or [""])[0]
 
 
@@ -192,4 +192,4 @@ def gantt(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

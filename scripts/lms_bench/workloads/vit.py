@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training, half
-from workloads.transformer import Block
+from lms_bench.workloads.training import Training, half
+from lms_bench.workloads.transformer import Block
 
 CLASSES, SIDE, PATCH = 1000, 224, 16
 

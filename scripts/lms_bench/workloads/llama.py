@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.training import Training
+from lms_bench.workloads.training import Training
 
 WORDS, LENGTH = 32000, 2048
 WIDTH, HEADS, HIDDEN, LAYERS = 4096, 32, 11008, 32

@@ -15,7 +15,7 @@ def held(stream: torch.cuda.Stream) -> Iterator[None]:
     """What is queued on the stream in this context runs after it, however slow the machine is."""
     opened = threading.Event()
 
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
     def wait(_data: object) -> None:
         opened.wait()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import simcuda
 
-BUILD = Path(__file__).resolve().parent.parent / "build.py"
+BUILD = Path(simcuda.__file__).with_name("build.py")
 
 
 def build(out: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
