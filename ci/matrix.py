@@ -13,7 +13,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from lms_cli import paths, releases, toolbox  # noqa: E402
+from lms_cli import paths, releases  # noqa: E402
+from lms_cli.environments import toolbox  # noqa: E402
 
 
 def rows(only: str | None) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ struct Trace {
   }
 };
 
-// Reads the trace as scripts/lms_cli/trace_format.py packs it: 64-bit words in
+// Reads the trace as scripts/lms_cli/trace/reader.py packs it: 64-bit words in
 // the machine's byte order, an event's kind first, then
 //   kAlloc     bytes
 //   kFree      storage

@@ -1,1 +1,5 @@
-"""The pieces behind the `lms` command: one subject per module, one verb per module in `verbs/`."""
+"""The pieces behind the `lms` command.
+
+`verbs/` has the command line, one module for each verb. The other packages are what verbs work on;
+the modules beside them serve all.
+"""

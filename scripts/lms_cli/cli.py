@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lms_cli import files, toolbox
+from lms_cli import files
+from lms_cli.environments import toolbox
 from lms_cli.errors import FileError, LmsError, SpaceError
 from lms_cli.verbs import (
     bench,

@@ -12,10 +12,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from lms_cli import files, locks, paths, pip, progress, remote, wheelfile
+from lms_cli import files, paths, progress
+from lms_cli.environments import locks, pip
 from lms_cli.errors import IntegrityError, LmsError, NetworkError
+from lms_cli.index import remote
 from lms_cli.releases import MACHINE, OfficialWheel, Release
-from lms_cli.wheelfile import Wheel
+from lms_cli.wheel import wheelfile
+from lms_cli.wheel.wheelfile import Wheel
 
 Directory = dict[str, tuple[int, int]]  # CRC-32 and size in bytes, by member name
 OLDEST_GLIBC, NEWEST_GLIBC = 17, 28  # minor versions in the tags of wheels for other machines

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from lms_cli import simulate
-from lms_cli.lms_environment import Environment
+from lms_cli.environments.lms_environment import Environment
 
 DEFAULT_CAPACITY = 1 << 30  # bytes of a simulated device
 MODES = {"off": None, "on": "1", "chaos": "chaos"}  # value of PYTORCH_LMS

@@ -13,9 +13,11 @@ from typing import Any
 import simcuda
 from simcuda import cards
 
-from lms_cli import compile, download, lms_environment, paths, progress, releases, toolchain
+from lms_cli import download, paths, progress, releases
+from lms_cli.environments import lms_environment
+from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import CompileError, UsageError
-from lms_cli.lms_environment import Environment
+from lms_cli.wheel import compile, toolchain
 
 SOURCES = Path(simcuda.__file__).parent
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

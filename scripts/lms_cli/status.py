@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lms_cli import builds, index_manifest, paths, releases, remote, series, series_lint
+from lms_cli import paths, releases
+from lms_cli.index import manifest, remote
+from lms_cli.index.remote import Listed
 from lms_cli.releases import Release
-from lms_cli.remote import Listed
+from lms_cli.series import lint, series
+from lms_cli.wheel import builds
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -45,8 +48,8 @@ def row(release: Release) -> Row:
     Raises:
         LmsError: the series or the manifest cannot be read.
     """
-    extent = series_lint.extent(series.load(release))
-    published = index_manifest.load(paths.INDEX)
+    extent = lint.extent(series.load(release))
+    published = manifest.load(paths.INDEX)
     built = {path.name for path in builds.built(release)}
     names = {
         releases.dotted(python): release.wheel_filename(wheel)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lms_cli.bench_cells import Cell, Outcome, Subject
-from lms_cli.bench_run import Results
+from lms_cli.bench.cells import Cell, Outcome, Subject
+from lms_cli.bench.running import Results
 
 SUBJECT = Subject("gpt-tiny", 4, "A100-SXM-40GB")
 MS = 1_000_000  # nanoseconds

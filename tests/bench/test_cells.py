@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lms_cli import bench_cells, simulate
+from lms_cli import simulate
+from lms_cli.bench import cells
 from lms_cli.verbs import bench
 
 CARD = "A100-SXM-40GB"
@@ -23,10 +24,10 @@ def run_cell(device):
 
     def run(rival, capacity):
         arguments = ["--workload", "gpt-tiny", "--batch", "8", "--rival", rival]
-        variables = {"PYTORCH_LMS_HOST_LIMIT": str(bench_cells.HOST_LIMIT)}
+        variables = {"PYTORCH_LMS_HOST_LIMIT": str(cells.HOST_LIMIT)}
         settings = {"kernels": "timed", "card": CARD, "driver_lock": True}
         found = device.json(
-            *(bench_cells.PROGRAM, *arguments), **settings, capacity=capacity, env=variables
+            *(cells.PROGRAM, *arguments), **settings, capacity=capacity, env=variables
         )
         assert found.pop("machine")["seconds"] > 0
         return found
@@ -37,7 +38,7 @@ def run_cell(device):
 @pytest.mark.parametrize(
     ("rival", "capacity"),
     [
-        ("ideal", bench_cells.UNLIMITED),
+        ("ideal", cells.UNLIMITED),
         ("lms", NEED // 2),
         ("original", NEED // 2),
         ("save_on_cpu", NEED // 2),
@@ -118,7 +119,7 @@ print(json.dumps(sizes))
 def test_every_workload_is_the_model_it_says(device):
     if not device.simulated:
         pytest.skip("not all of them fit a real device")
-    settings = {"kernels": "timed", "card": CARD, "capacity": bench_cells.UNLIMITED}
+    settings = {"kernels": "timed", "card": CARD, "capacity": cells.UNLIMITED}
     sizes = device.json("-c", EVERY_WORKLOAD, **settings)
     millions = {
         name: tuple(round(count / 1e6) for count in counts) for name, counts in sizes.items()

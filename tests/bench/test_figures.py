@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli import bench_bound, bench_cells, simulate, trace_format, trace_replay
-from lms_cli.bench_bound import Bound
-from lms_cli.trace_replay import Machine
+from lms_cli import simulate
+from lms_cli.bench import cells, lower_bounds
+from lms_cli.bench.lower_bounds import Bound
+from lms_cli.trace import reader, replaying
+from lms_cli.trace.replaying import Machine
 from lms_cli.verbs import trace
 from support.device import Device
 
@@ -27,7 +29,7 @@ SHORT = (1.5, 2, 3.7)  # need over memory
 
 
 def capacity_at(ratio: float) -> int:
-    return int(NEED / ratio) // bench_cells.PIECE * bench_cells.PIECE
+    return int(NEED / ratio) // cells.PIECE * cells.PIECE
 
 
 @dataclass
@@ -43,10 +45,10 @@ class Bert:
             capacity = capacity_at(ratio)
             variables = {
                 "PYTORCH_LMS_LIMIT": str(capacity),
-                "PYTORCH_LMS_HOST_LIMIT": str(bench_cells.HOST_LIMIT),
+                "PYTORCH_LMS_HOST_LIMIT": str(cells.HOST_LIMIT),
             }
             found = self.device.json(
-                *(bench_cells.PROGRAM, *WORKLOAD, "--rival", rival),
+                *(cells.PROGRAM, *WORKLOAD, "--rival", rival),
                 **{"kernels": "timed", "card": CARD, "capacity": capacity, "env": variables},
             )
             assert found["status"] == "ok", found
@@ -61,7 +63,7 @@ class Bert:
             trace.configure_parser(parser.add_subparsers())
             options = ["--environment", sys.prefix, "--device", "sim", "--card", CARD]
             options += ["--capacity", "4T"]
-            program = [str(bench_cells.PROGRAM), *WORKLOAD, "--rival", "lms"]
+            program = [str(cells.PROGRAM), *WORKLOAD, "--rival", "lms"]
             args = parser.parse_args(["trace", "record", str(out), *options, *program])
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(simulate, "build", lambda environment: self.device.build)
@@ -69,8 +71,8 @@ class Bert:
         return out
 
     def bound(self, ratio: float) -> Bound:
-        recorded = trace_format.read(self.record())
-        return bench_bound.bound(recorded, capacity_at(ratio), simulate.card(CARD))
+        recorded = reader.read(self.record())
+        return lower_bounds.bound(recorded, capacity_at(ratio), simulate.card(CARD))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def bert(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Bert:
 
 
 def machine_at(ratio: float) -> Machine:
-    card = trace_replay.machine_of(simulate.card(CARD))
+    card = replaying.machine_of(simulate.card(CARD))
     return replace(card, capacity=capacity_at(ratio))
 
 
@@ -152,7 +154,7 @@ def test_a_sequence_that_changes_costs_no_more_than_the_original(
     times = {}
     for policy in ("planned", "original"):
         variables = {"PYTORCH_LMS": "1", "PYTORCH_LMS_CONF": f"policy:{policy}"}
-        variables["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
+        variables["PYTORCH_LMS_HOST_LIMIT"] = str(cells.HOST_LIMIT)
         settings = {"kernels": "timed", "card": CARD, "capacity": capacity, "env": variables}
         times[policy] = device.json("-c", CHANGING, **settings)
     assert times["planned"] <= times["original"]
@@ -166,13 +168,13 @@ MEAN, SINGLE = 0.02, 0.06
 
 
 def test_a_replay_takes_as_long_as_the_program(bert: Bert) -> None:
-    recorded = trace_format.read(bert.record())
-    fits = trace_replay.replay(recorded, machine_at(0.5), "planned").report()
+    recorded = reader.read(bert.record())
+    fits = replaying.replay(recorded, machine_at(0.5), "planned").report()
     assert fits["step_us"] == pytest.approx(bert.run("lms", 0.9)["step_ns"] / 1e3, rel=0.005)
     shares = []
     for ratio in SHORT:
         run = bert.run("lms", ratio)
-        replayed = trace_replay.replay(recorded, machine_at(ratio), "planned").report()
+        replayed = replaying.replay(recorded, machine_at(ratio), "planned").report()
         shares.append(1e3 * replayed["step_us"] / run["step_ns"])
         assert replayed["in_bytes"] == pytest.approx(run["h2d_bytes"], rel=SINGLE)
         assert replayed["out_bytes"] == pytest.approx(run["d2h_bytes"], rel=SINGLE)

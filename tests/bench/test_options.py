@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from lms_bench import catalogue
-from lms_cli import bench_cells, cli
+from lms_cli import cli
+from lms_cli.bench import cells as bench_cells
 from lms_cli.verbs import bench
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import made_up
 import pytest
-from lms_cli import bench_bound, bench_cells, bench_run, simulate
-from lms_cli.bench_bound import Bound
-from lms_cli.bench_cells import Cell, Fingerprints
+from lms_cli import simulate
+from lms_cli.bench import cells as bench_cells
+from lms_cli.bench import lower_bounds, running
+from lms_cli.bench.cells import Cell, Fingerprints
+from lms_cli.bench.lower_bounds import Bound
+from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import LmsError
-from lms_cli.lms_environment import Environment
 
 PROGRAM = """
 import argparse, json, os, sys
@@ -47,12 +49,12 @@ def bench(tmp_path, monkeypatch):
         program.write_text(PROGRAM.format(log=str(log), broken=broken, trace=TRACE))
         monkeypatch.setattr(bench_cells, "PROGRAM", program)
         environment = Environment(Path(sys.prefix))
-        return bench_run.Runner(
+        return running.Runner(
             environment, tmp_path, tmp_path / "out", Fingerprints(engine, rest), 2
         )
 
     def run(cells=CELLS, work=None, **settings):
-        results, using = bench_run.Results(), runner(**settings)
+        results, using = running.Results(), runner(**settings)
         if work:
             results = work(using)
         else:
@@ -140,7 +142,7 @@ def test_what_a_cell_runs_with(bench):
 
 
 def measure(runner):
-    return bench_run.measure(runner, [made_up.SUBJECT], ["ideal", "lms", "checkpoint"], [2, 4], 6)
+    return running.measure(runner, [made_up.SUBJECT], ["ideal", "lms", "checkpoint"], [2, 4], 6)
 
 
 def test_the_ideal_says_how_much_memory_the_others_get(bench):
@@ -163,10 +165,10 @@ def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
 
     def traced(runner):
         results = measure(runner)
-        results.bounds = bench_run.bounds(runner, results)
+        results.bounds = running.bounds(runner, results)
         return results
 
-    monkeypatch.setattr(bench_bound, "bound", bound)
+    monkeypatch.setattr(lower_bounds, "bound", bound)
     results, _ = bench(work=traced)
     assert [cell for cell in results.outcomes if cell.ratio] == list(results.bounds)
     assert all(bound.h2d_bytes == cell.capacity for cell, bound in results.bounds.items())
@@ -175,5 +177,5 @@ def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
 
 def test_a_workload_that_cannot_be_traced_has_no_bound(bench, capsys):
     results, _ = bench(CELLS)
-    assert bench(work=lambda r: bench_run.bounds(r, results), broken=("lms",))[0] == {}
+    assert bench(work=lambda r: running.bounds(r, results), broken=("lms",))[0] == {}
     assert "no bound for gpt-tiny" in capsys.readouterr().err

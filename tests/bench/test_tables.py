@@ -8,12 +8,12 @@ from pathlib import Path
 
 import made_up
 import pytest
-from lms_cli import bench_report, bench_table
-from lms_cli.bench_bound import Bound
-from lms_cli.bench_cells import Outcome
-from lms_cli.bench_run import Results
+from lms_cli.bench import reporting, tables
+from lms_cli.bench.cells import Outcome
+from lms_cli.bench.lower_bounds import Bound
+from lms_cli.bench.running import Results
+from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import LmsError
-from lms_cli.lms_environment import Environment
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def environment():
 
 
 def test_speeds_are_shares_of_the_ideal():
-    table = bench_table.speeds(made_up.results(), made_up.SUBJECT)
+    table = tables.speeds(made_up.results(), made_up.SUBJECT)
     assert table.title == "gpt-tiny, batch 4, A100-SXM-40GB: ideal 10.0 ms, needs 10.0 GiB"
     assert table.headings == ("at", "0.9", "2")
     assert table.rows == (
@@ -34,14 +34,14 @@ def test_speeds_are_shares_of_the_ideal():
 
 def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
-    _, lms = bench_table.tables(results)
+    _, lms = tables.tables(results)
     assert lms.rows[1] == (
         *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "3.0", "-"),
     )
     results.bounds[made_up.cell("lms", 2)] = Bound(
         12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9, replay_ns=15.2 * made_up.MS
     )
-    speeds, lms = bench_table.tables(results)
+    speeds, lms = tables.tables(results)
     assert lms.rows[1][2:9] == ("75.0 %", "87.5 %", "16.0", "4.00", "6.00", "2.00", "1.20")
     assert lms.rows[1][-1] == "-5.0 %"
     assert speeds.rows[-2:] == (("the bound", "-", "83.3 %"), ("the floor", "-", "71.4 %"))
@@ -51,19 +51,19 @@ def test_the_traffic_of_lms_is_held_against_the_bound():
 def test_a_cell_of_lms_that_failed_has_its_row():
     results = made_up.results()
     results.outcomes[made_up.cell("lms", 2)] = Outcome("failed", "RuntimeError: no luck", {})
-    _, lms = bench_table.tables(results)
+    _, lms = tables.tables(results)
     assert lms.rows[1] == ("2", "failed", *"-" * 10)
 
 
 def test_an_ideal_that_failed_leaves_its_rivals_out():
     results = Results({made_up.IDEAL: Outcome("failed", "RuntimeError: no luck", {})})
-    table = bench_table.speeds(results, made_up.SUBJECT)
+    table = tables.speeds(results, made_up.SUBJECT)
     assert table.title.endswith("the ideal failed") and table.rows == ()
-    assert list(bench_table.reasons(results)) == ["gpt-tiny, ideal: RuntimeError: no luck"]
+    assert list(tables.reasons(results)) == ["gpt-tiny, ideal: RuntimeError: no luck"]
 
 
 def test_markdown_says_how_it_was_made():
-    text = bench_table.markdown(made_up.results(), "./scripts/lms bench --ratio 2")
+    text = tables.markdown(made_up.results(), "./scripts/lms bench --ratio 2")
     assert text.startswith("Made by `./scripts/lms bench --ratio 2`.\n")
     assert "| at | 0.9 | 2 |\n| --- | ---: | ---: |\n| lms | 100.0 % | 62.5 % |\n" in text
     assert text.endswith("- gpt-tiny, original: RuntimeError: no luck\n")
@@ -71,13 +71,13 @@ def test_markdown_says_how_it_was_made():
 
 @pytest.mark.parametrize("old", ["", "old tables\n", "| old |\n| --- |\n"])
 def test_a_page_keeps_what_is_before_its_mark(old):
-    assert bench_table.page(old, "new tables\n") == "new tables\n"
-    page = f"# Title\n\nText.\n\n{bench_table.MARK}\n\n"
-    assert bench_table.page(page + old, "new tables\n") == page + "new tables\n"
+    assert tables.page(old, "new tables\n") == "new tables\n"
+    page = f"# Title\n\nText.\n\n{tables.MARK}\n\n"
+    assert tables.page(page + old, "new tables\n") == page + "new tables\n"
 
 
 def test_the_terminal_gets_every_figure(capsys):
-    bench_table.show(made_up.results())
+    tables.show(made_up.results())
     shown = capsys.readouterr().out
     for text in ("62.5 %", "no memory", "16.0", "25.0 %", "failed: gpt-tiny, original: Runtime"):
         assert text in shown
@@ -85,7 +85,7 @@ def test_the_terminal_gets_every_figure(capsys):
 
 
 def test_json_has_the_results_and_nothing_of_the_machine(tmp_path):
-    bench_report.write(made_up.results(), tmp_path, "the command")
+    reporting.write(made_up.results(), tmp_path, "the command")
     report = json.loads((tmp_path / "results.json").read_text())
     assert report["command"] == "the command"
     by_cell = {(row["rival"], row["ratio"]): row for row in report["cells"]}
@@ -101,15 +101,15 @@ def test_one_ratio_is_drawn(tmp_path, left_out, drawn):
     results = made_up.results()
     results.outcomes[made_up.cell("lms", 3.7)] = made_up.fine(20)
     kept = {cell: found for cell, found in results.outcomes.items() if cell.ratio != left_out}
-    bench_report.write(Results(kept), tmp_path, "the command")
+    reporting.write(Results(kept), tmp_path, "the command")
     [picture] = json.loads((tmp_path / "gantt.json").read_text()).values()
     assert picture["title"].endswith(f"need {drawn} times the memory")
     assert set(picture["rivals"]) == {"ideal", "lms"}
 
 
 def test_plots(tmp_path, environment):
-    bench_report.write(made_up.results(), tmp_path, "the command")
-    pictures = bench_report.draw(environment, tmp_path)
+    reporting.write(made_up.results(), tmp_path, "the command")
+    pictures = reporting.draw(environment, tmp_path)
     slug = made_up.SUBJECT.slug
     assert [path.name for path in pictures] == [f"{slug}.png", f"{slug}-gantt.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
@@ -118,4 +118,4 @@ def test_plots(tmp_path, environment):
 def test_plots_that_cannot_be_drawn(tmp_path, environment):
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(LmsError, match="the plots cannot be drawn"):
-        bench_report.draw(environment, tmp_path)
+        reporting.draw(environment, tmp_path)

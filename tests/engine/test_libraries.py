@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli import lms_environment, paths, releases
+from lms_cli import paths, releases
+from lms_cli.environments import lms_environment
 from support import features, torchrun
 from support.device import PROGRAMS, Device
 from support.programs import Programs, programs_on

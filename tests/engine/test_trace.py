@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli import trace_format
+from lms_cli.trace import reader
 from support.child import Finished
 from support.device import Device
 
@@ -53,7 +53,7 @@ def record(device: Device, path: Path, code: str, *arguments: int, **settings: A
 
 def events(path: Path) -> list[dict[str, Any]]:
     """Those of a trace that keeps to the format: read() raises where it does not."""
-    trace_format.read(path)
+    reader.read(path)
     return [json.loads(line) for line in path.read_text().splitlines()][1:]
 
 

@@ -10,7 +10,10 @@ import fake_index
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, files, index, locking, paths, toolchain
+from lms_cli import files, paths
+from lms_cli.environments import locking
+from lms_cli.index import static
+from lms_cli.wheel import compile, toolchain
 from replays import Replays
 
 
@@ -59,8 +62,8 @@ def lms_wheels(pristine: FakeRelease, tmp_path_factory: pytest.TempPathFactory) 
 def published(lms_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package index of both wheels; tests must not change it."""
     folder = tmp_path_factory.mktemp("published") / "wheels"
-    index.add(folder, lms_wheels, None)
-    index.make(folder)
+    static.add(folder, lms_wheels, None)
+    static.make(folder)
     return folder
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from lms_cli import layout, paths, releases, toolbox
+from lms_cli import paths, releases
+from lms_cli.environments import toolbox
+from lms_cli.series import source_layout
 
 VERSION = "9.9.9"
 NEW = "9.10.0"  # of the next release, see `successor`
@@ -231,7 +233,7 @@ def official_members(scratch: Path) -> dict[str, bytes]:
         "torch/version.py": VERSION_PY,
         "torch/untouched.py": "".join(f"constant_{n} = {n}\n" for n in range(500)),
         CUDA_INIT: CUDA_INIT_TEXT,
-        f"torch/include/{HEADER}": layout.guarded(HEADER_TEXT),
+        f"torch/include/{HEADER}": source_layout.guarded(HEADER_TEXT),
         f"torch-{VERSION}.dist-info/METADATA": METADATA,
         f"torch-{VERSION}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: false\n"
         f"Tag: {PYTHON.rstrip('t')}-{PYTHON}-{PLATFORM}\n",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lms_cli import download, graft, releases
+from lms_cli import download, releases
 from lms_cli.releases import Release
-from lms_cli.wheelfile import Wheel
+from lms_cli.wheel import graft
+from lms_cli.wheel.wheelfile import Wheel
 
 LINKED = ("nvidia", "cusparselt", "torchgen")  # beside torch: its libraries look for CUDA's there
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli import trace_format
-from lms_cli.trace_replay import Machine, Result, replay
+from lms_cli.trace import reader
+from lms_cli.trace.replaying import Machine, Result, replay
 from synthetic_trace import HEADER, PAGE, alloc, free, op, write
 
 ROOM = 9_900_032  # bytes of device memory that a page takes
@@ -34,11 +34,11 @@ class Replays:
     scripted: Path
 
     def original(self, rows: list[Any], pages: float) -> Result:
-        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
+        trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
         return replay(trace, machine(pages), "original")
 
     def ours(self, rows: list[Any], pages: float, *actions: str, **rates: float) -> Result:
-        trace = trace_format.read(write(self.folder / "trace", [HEADER, *rows]))
+        trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
         on = machine(pages, **rates)
         command = [self.scripted, *on.words(), *actions]
         done = subprocess.run(command, input=trace.words.tobytes(), capture_output=True)

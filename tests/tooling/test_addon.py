@@ -17,10 +17,12 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import COMMIT, CUDA_INIT, HEADER, HEADER_TEXT, NEW_SOURCE, VERSION, FakeRelease
-from lms_cli import addon, addon_functions, environments, paths
+from lms_cli import paths
+from lms_cli.addon import changed_functions, small_wheel
+from lms_cli.environments import virtual
 from lms_cli.errors import SeriesError
 
-DIST_INFO = f"torch_lms-{addon.version()}.dist-info"
+DIST_INFO = f"torch_lms-{small_wheel.version()}.dist-info"
 LIBRARY = f"torch_lms/releases/{VERSION}/libtorch_lms.so"
 MEMORY = "torch/cuda/memory.py"
 # Upstream's torch in a few lines: it runs the entry points, and tells of memory.
@@ -147,7 +149,7 @@ def test_contents(release: FakeRelease, wheel: Path) -> None:
         VERSION: {"commit": COMMIT, "cuda": "13.0"}
     }
     made_from = json.loads(members[f"{DIST_INFO}/LMS.json"])
-    assert made_from["version"] == addon.version()
+    assert made_from["version"] == small_wheel.version()
     assert re.fullmatch(r"[0-9a-f]{64}", made_from["releases"][VERSION]["series_sha256"])
 
 
@@ -162,11 +164,11 @@ def test_metadata(wheel: Path) -> None:
             archive.read(f"{DIST_INFO}/licenses/LICENSE") == (paths.ROOT / "LICENSE").read_bytes()
         )
     metadata, tags = map(email.parser.HeaderParser().parsestr, texts)
-    assert (metadata["Name"], metadata["Version"]) == ("torch-lms", addon.version())
+    assert (metadata["Name"], metadata["Version"]) == ("torch-lms", small_wheel.version())
     assert metadata.get_all("Requires-Dist") == ["torch"]  # any, so that none is replaced
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert tags["Root-Is-Purelib"] == "false"
-    assert wheel.name == f"torch_lms-{addon.version()}-{tags['Tag']}.whl"
+    assert wheel.name == f"torch_lms-{small_wheel.version()}-{tags['Tag']}.whl"
     assert re.fullmatch(r"py3-none-(many)?linux(_2_\d+)?_x86_64", tags["Tag"])
 
 
@@ -187,14 +189,16 @@ def test_the_tag_is_what_the_least_portable_library_deserves(
     tag = "manylinux_2_28_x86_64"
     assert newer.name.endswith(f"-py3-none-{tag}.whl") and not wheel.name.endswith(f"{tag}.whl")
     libraries = [zipfile.ZipFile(path).read(LIBRARY) for path in (wheel, newer)]
-    assert addon.platform_tag(libraries) == addon.platform_tag(reversed(libraries)) == tag
+    assert (
+        small_wheel.platform_tag(libraries) == small_wheel.platform_tag(reversed(libraries)) == tag
+    )
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_installing_it_leaves_torch_alone(
     release: FakeRelease, wheel: Path, tmp_path: Path, tool: str
 ) -> None:
-    python = environments.create_venv(tmp_path / "venv", with_pip=False)
+    python = virtual.create_venv(tmp_path / "venv", with_pip=False)
     fake_torch.write_pure_wheel(tmp_path, "fake_dependency", "1.5")
 
     def command(verb: str, *arguments: str | Path) -> None:
@@ -296,7 +300,7 @@ def test_a_torch_it_is_not_built_for(
     if messages is None:
         assert "libc10.so" in result.stdout  # it got as far as loading the library
         return
-    built_for = f"torch_lms {addon.version()} is built for the official wheels of\n"
+    built_for = f"torch_lms {small_wheel.version()} is built for the official wheels of\n"
     built_for += f"  PyTorch {VERSION} with CUDA 13.0, commit {COMMIT[:12]}\nand you have\n"
     for message in (built_for, str(site / "torch"), *messages):
         assert message in result.stdout
@@ -366,17 +370,17 @@ def test_only_bodies_of_functions_can_be_changed(old: str, new: str, problem: st
     before = OFFICIAL[MEMORY]
     if problem:
         with pytest.raises(SeriesError, match=re.escape(f"cannot change {MEMORY}")) as error:
-            addon_functions.changed(MEMORY, before, before.replace(old, new))
+            changed_functions.changed(MEMORY, before, before.replace(old, new))
         assert problem in str(error.value)
     else:
-        text = addon_functions.changed(MEMORY, before, before.replace(old, new))
+        text = changed_functions.changed(MEMORY, before, before.replace(old, new))
         assert text == f"def untouched():\n    {new}\n"
 
 
 def test_a_decorated_function_cannot_be_changed() -> None:
     before = "@cache\ndef f():\n    return 1\n"
     with pytest.raises(SeriesError, match="f is decorated"):
-        addon_functions.changed(MEMORY, before, before.replace("1", "2"))
+        changed_functions.changed(MEMORY, before, before.replace("1", "2"))
 
 
 def test_another_changed_file_is_refused(fresh: FakeRelease, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import official_torch
 import pytest
-from lms_cli import addon, paths, releases
+from lms_cli import paths, releases
+from lms_cli.addon import small_wheel
 from support.device import TESTS, Device
 from support.programs import programs_on
 
@@ -67,7 +68,7 @@ def test_programs_give_the_same_bits(beside: Beside) -> None:
 def test_programs_give_the_same_bits_with_the_wheel_of_a_clone(
     device: Device, tmp_path: Path
 ) -> None:
-    wheels = ("--no-index", "--find-links", paths.INDEX, addon.PACKAGE)
+    wheels = ("--no-index", "--find-links", paths.INDEX, small_wheel.PACKAGE)
     compare(beside_official(device, tmp_path, *wheels))
 
 
@@ -105,8 +106,8 @@ def test_it_is_what_the_patches_make(beside: Beside) -> None:
 
 
 def exports_of_the_patched_module() -> list[str]:
-    with addon.texts(RELEASE) as official:
-        text = addon.part(RELEASE, official).applied.changed[addon.EXPORTS]
+    with small_wheel.texts(RELEASE) as official:
+        text = small_wheel.part(RELEASE, official).applied.changed[small_wheel.EXPORTS]
     (names,) = (
         ast.literal_eval(node.value)
         for node in ast.parse(text).body

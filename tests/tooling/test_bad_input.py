@@ -156,7 +156,8 @@ sys.exit(cli.main(["build", "9.9.9"]))
 def test_disk_that_fills_up_while_writing(fake: FakeRelease) -> None:
     code = f"""
 import errno, sys
-from lms_cli import cli, wheelfile
+from lms_cli import cli
+from lms_cli.wheel import wheelfile
 def full(*arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 wheelfile._add = full
@@ -170,7 +171,8 @@ sys.exit(cli.main(["build", "9.9.9", "--out", {str(fake.out)!r}]))
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from lms_cli import cli, wheelfile, download
+from lms_cli import cli, download
+from lms_cli.wheel import builds, compile, wheelfile
 def kill(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
 {arm}
@@ -182,9 +184,9 @@ sys.exit(cli.main(["build", "9.9.9", "--out", {out!r}]))
     "arm",
     [
         pytest.param("wheelfile._add = kill", id="in the middle of writing the wheel"),
-        pytest.param("from lms_cli import builds; builds.report = kill", id="before verifying"),
+        pytest.param("builds.report = kill", id="before verifying"),
         pytest.param("download.files.sha256_of = kill", id="after downloading"),
-        pytest.param("from lms_cli import compile; compile.run_cmake = kill", id="while compiling"),
+        pytest.param("compile.run_cmake = kill", id="while compiling"),
         pytest.param(
             "original = Path.replace\n"
             "Path.replace = lambda self, to: kill() if 'out' in str(to) else original(self, to)",
@@ -207,7 +209,7 @@ def test_killed_while_the_tools_are_installed(fake: FakeRelease, tmp_path: Path)
     lock.write_text("")
     code = f"""
 from pathlib import Path
-from lms_cli import toolbox
+from lms_cli.environments import toolbox
 lock = Path({str(lock)!r})
 python = toolbox.folder_of(lock) / "bin" / "python"
 python.parent.mkdir(parents=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli import demonstration
+from lms_cli.demo import demonstration
+from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import LmsError
-from lms_cli.lms_environment import Environment
 
 NEED = 400 << 20  # bytes
 

@@ -12,11 +12,12 @@ import fake_torch
 import pytest
 import yaml
 from fake_torch import CUDA_INIT, HEADER, FakeRelease
-from lms_cli import export, git, paths, releases, series
+from lms_cli import paths, releases
 from lms_cli.errors import SeriesError, UsageError
 from lms_cli.releases import Release
-from lms_cli.series import Patch, Series
-from lms_cli.wheelfile import Wheel
+from lms_cli.series import export, git, series
+from lms_cli.series.series import Patch, Series
+from lms_cli.wheel.wheelfile import Wheel
 from range_index import RangeIndex, serving
 
 UPSTREAM = {HEADER: fake_torch.HEADER_TEXT, CUDA_INIT: fake_torch.CUDA_INIT_TEXT}

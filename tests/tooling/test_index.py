@@ -24,8 +24,12 @@ from fake_index import (
     write_small,
 )
 from fake_torch import FakeRelease
-from lms_cli import index, index_manifest, paths, releases, series, wheelfile
+from lms_cli import paths, releases
 from lms_cli.errors import IntegrityError, LmsError, WheelError
+from lms_cli.index import manifest as index_manifest
+from lms_cli.index import static
+from lms_cli.series import series
+from lms_cli.wheel import wheelfile
 
 
 @pytest.fixture
@@ -113,14 +117,14 @@ def test_made_twice_it_is_byte_identical(
 ) -> None:
     again = tmp_path / "again"
     for path in reversed(lms_wheels):
-        index.add(again, [path], None)
-    index.make(again)
+        static.add(again, [path], None)
+    static.make(again)
     assert tree(again) == tree(published)
 
 
 def test_what_is_right_is_left_alone(folder: Path) -> None:
     before = {path: path.stat().st_ino for path in folder.rglob("*")}
-    index.make(folder)
+    static.make(folder)
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
 
 
@@ -132,8 +136,8 @@ def test_versions_are_sorted_as_versions(tmp_path: Path) -> None:
             f"torch_lms-{version}.dist-info/LMS.json": b"{}",
         }
         fake_torch.write_wheel(tmp_path / f"torch_lms-{version}-py3-none-any.whl", members)
-    index.add(tmp_path, sorted(tmp_path.glob("*.whl")), None)
-    index.make(tmp_path)
+    static.add(tmp_path, sorted(tmp_path.glob("*.whl")), None)
+    static.make(tmp_path)
     content = json.loads((tmp_path / "simple" / "torch-lms" / "index.json").read_text())
     assert content["versions"] == ["1.9rc1", "1.9", "1.10"]
 
@@ -144,10 +148,10 @@ def test_a_withdrawn_wheel_leaves_nothing_behind(folder: Path) -> None:
     del manifest["wheels"][SMALL]
     path.write_text(yaml.safe_dump(manifest))
     (folder / SMALL).unlink()
-    index.make(folder)
+    static.make(folder)
     assert [name for name in tree(folder) if "lms-" in name or "_lms" in name] == []
     assert not (folder / "simple" / "torch-lms").exists()
-    index.check(folder)
+    static.check(folder)
 
 
 def test_the_last_wheels_are_withdrawn_by_deleting_their_rows(folder: Path) -> None:
@@ -156,22 +160,22 @@ def test_the_last_wheels_are_withdrawn_by_deleting_their_rows(folder: Path) -> N
     path.write_text(text[: text.index("wheels:")] + "wheels:\n")
     for wheel in folder.glob("*.whl"):
         wheel.unlink()
-    index.make(folder)
+    static.make(folder)
     assert list((folder / "simple").glob("*/")) == []
-    index.check(folder)
+    static.check(folder)
 
 
 def test_a_wheel_can_move_elsewhere_and_back(folder: Path, lms_wheels: list[Path]) -> None:
     before = tree(folder)
-    index.add(folder, [folder / SMALL], "https://example.org/v1")
+    static.add(folder, [folder / SMALL], "https://example.org/v1")
     (folder / SMALL).unlink()
-    index.make(folder)
-    index.check(folder)
+    static.make(folder)
+    static.check(folder)
     (link,) = Links(folder / "simple" / "torch-lms" / "index.html").found.values()
     assert str(link["href"]).startswith(f"https://example.org/v1/{SMALL}#sha256=")
     assert not (folder / f"{SMALL}.metadata").exists()
-    index.add(folder, [lms_wheels[1]], None)
-    index.make(folder)
+    static.add(folder, [lms_wheels[1]], None)
+    static.make(folder)
     assert tree(folder) == before
 
 
@@ -194,8 +198,8 @@ def test_killed_at_any_moment_every_page_leads_somewhere(
             patch.setattr(Path, "replace", replace)
             patch.setattr(Path, "unlink", lambda self, missing_ok: None)  # killed: cleans nothing
             try:
-                index.add(folder, lms_wheels, None)
-                index.make(folder)
+                static.add(folder, lms_wheels, None)
+                static.make(folder)
             except KeyboardInterrupt:
                 pass
             else:
@@ -204,14 +208,14 @@ def test_killed_at_any_moment_every_page_leads_somewhere(
             for name, link in Links(page).found.items():
                 assert (folder / name).exists(), (moment, link)
                 assert (folder / f"{name}.metadata").exists(), (moment, link)
-        index.add(folder, lms_wheels, None)
-        index.make(folder)
+        static.add(folder, lms_wheels, None)
+        static.make(folder)
         assert tree(folder) == tree(published)
     assert moment == len(tree(published))  # one rename for each file
 
 
 def test_the_index_of_this_repository_is_up_to_date() -> None:
-    index.check(paths.INDEX)
+    static.check(paths.INDEX)
 
 
 def replaced(folder: Path) -> None:
@@ -270,24 +274,24 @@ def test_files_that_are_made_are_checked_and_made_again(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     with pytest.raises(IntegrityError, match=rf"(?s){re.escape(name)}.*Run `lms index "):
-        index.check(folder)
-    index.make(folder)
+        static.check(folder)
+    static.make(folder)
     assert tree(folder) == good
-    index.check(folder)
+    static.check(folder)
 
 
 def test_files_of_others_stay(folder: Path) -> None:
     note = folder / "simple" / "torch" / "note.txt"
     note.write_text("not of an index")
-    index.check(folder)
-    index.make(folder)
+    static.check(folder)
+    static.make(folder)
     assert note.exists()
 
 
 def test_another_wheel_under_a_published_name(folder: Path, tmp_path: Path) -> None:
     before = tree(folder)
     with pytest.raises(IntegrityError, match="What is published stays as it is"):
-        index.add(folder, [write_small(tmp_path, code="changed = 1\n")], None)
+        static.add(folder, [write_small(tmp_path, code="changed = 1\n")], None)
     assert tree(folder) == before
 
 
@@ -326,7 +330,7 @@ def test_what_cannot_be_added(
 ) -> None:
     folder = tmp_path / "wheels"
     with pytest.raises(WheelError, match=re.escape(message)):
-        index.add(folder, [lms_wheels[1], wheel(pristine, tmp_path)], None)
+        static.add(folder, [lms_wheels[1], wheel(pristine, tmp_path)], None)
     assert not folder.exists()
 
 
@@ -348,7 +352,7 @@ def test_a_malformed_manifest(folder: Path, change: Callable[[str], str]) -> Non
     with pytest.raises(
         LmsError, match=r"(?s)manifest\.yaml is malformed: .+\n.*Undo what was changed"
     ):
-        index.make(folder)
+        static.make(folder)
 
 
 @pytest.mark.parametrize(

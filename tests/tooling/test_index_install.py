@@ -15,8 +15,9 @@ import fake_torch
 import pytest
 from fake_index import SMALL, TORCH, TORCH_INSTALLED, sha256, tree, write_small
 from fake_torch import FakeRelease
-from lms_cli import environments, index
+from lms_cli.environments import virtual
 from lms_cli.errors import IntegrityError, NetworkError
+from lms_cli.index import static
 from loopback import Web
 
 ALL_INSTALLED = {TORCH_INSTALLED, "torch_lms-1.0", "fake_dependency-1.5"}
@@ -59,7 +60,7 @@ class Installer:
 
 @pytest.fixture(params=["pip", "uv"])
 def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
-    return Installer(request.param, environments.create_venv(tmp_path / "venv", with_pip=False))
+    return Installer(request.param, virtual.create_venv(tmp_path / "venv", with_pip=False))
 
 
 @pytest.fixture
@@ -150,16 +151,16 @@ def test_install_wheels_that_are_published_elsewhere(
     folder, assets = tmp_path / "wheels", tmp_path / "assets" / "v1"
     assets.mkdir(parents=True)
     copies = [Path(shutil.copy(path, tmp_path)) for path in lms_wheels]
-    index.add(folder, copies, f"{web.serve(tmp_path / 'assets')}/v1/")
-    index.make(folder)
+    static.add(folder, copies, f"{web.serve(tmp_path / 'assets')}/v1/")
+    static.make(folder)
     assert list(folder.glob("*.whl*")) == []
     with pytest.raises(NetworkError, match=r"is listed, but not to be had: .*404"):
-        index.check_online(folder)
+        static.check_online(folder)
     for path in copies:
         path.rename(assets / path.name)
         path.with_name(f"{path.name}.metadata").rename(assets / f"{path.name}.metadata")
-    index.check(folder)
-    index.check_online(folder)
+    static.check(folder)
+    static.check_online(folder)
     url = f"{web.serve(folder)}/simple"
     result = install(install.only(pypi), install.also(url), "torch", "torch_lms")
     assert result.returncode == 0, result.stderr
@@ -172,11 +173,11 @@ def test_another_file_elsewhere_is_seen(
     lms_wheels: list[Path], web: Web, tmp_path: Path, suffix: str
 ) -> None:
     small = Path(shutil.copy(lms_wheels[1], tmp_path))
-    index.add(tmp_path / "wheels", [small], web.serve(tmp_path))
-    index.check_online(tmp_path / "wheels")
+    static.add(tmp_path / "wheels", [small], web.serve(tmp_path))
+    static.check_online(tmp_path / "wheels")
     changed = tmp_path / f"{SMALL}{suffix}"
     changed.write_bytes(changed.read_bytes() + b"\n")
     with pytest.raises(
         IntegrityError, match=re.escape(f"{SMALL} or its .metadata file is not what")
     ):
-        index.check_online(tmp_path / "wheels")
+        static.check_online(tmp_path / "wheels")

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lms_cli import interface, paths
+from lms_cli import paths
+from lms_cli.wheel import allocator_interface
 
 HEADER = """
 class C10_CUDA_API CUDAAllocator : public DeviceAllocator {
@@ -51,9 +52,9 @@ def missing(compat: str, minor: int, header: str = HEADER) -> list[str]:
     """Names of the functions that a text does not override in PyTorch 2.`minor`."""
     headers = {"torch/include/c10/cuda/CUDACachingAllocator.h": header}
     official: Any = SimpleNamespace(text=headers.get)
-    loaded: Any = SimpleNamespace(new_files={interface.COMPAT: compat})
+    loaded: Any = SimpleNamespace(new_files={allocator_interface.COMPAT: compat})
     release: Any = SimpleNamespace(version=f"2.{minor}.0")
-    lost, facts = interface.findings(official, loaded, release)
+    lost, facts = allocator_interface.findings(official, loaded, release)
     count = header.count("virtual") - header.count("virtual ~")
     assert facts == f"{count} functions, all forwarded"
     return [re.findall(r"(\w+)\(", declaration)[0] for declaration in lost]
@@ -77,7 +78,7 @@ def test_a_call_is_no_override(name: str) -> None:
 
 def test_functions_of_the_engine_that_are_deleted_are_found() -> None:
     """The engine's own text, against an interface of all that it overrides."""
-    text = (paths.PATCHES / "files" / interface.COMPAT).read_text(encoding="utf-8")
+    text = (paths.PATCHES / "files" / allocator_interface.COMPAT).read_text(encoding="utf-8")
     code = re.sub(r"^#.*$", ";", text, flags=re.MULTILINE)
     names = dict.fromkeys(re.findall(r"\b(\w+)\([^;{}]*\)\s*(?:const )?override\b", code))
     assert len(names) > 40

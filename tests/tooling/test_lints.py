@@ -9,8 +9,11 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import compile, download, paths, releases, series, trace_replay
-from lms_cli.wheelfile import Wheel
+from lms_cli import download, paths, releases
+from lms_cli.series import series
+from lms_cli.trace import replaying
+from lms_cli.wheel import compile
+from lms_cli.wheel.wheelfile import Wheel
 
 CXX_SUFFIXES = (".cpp", ".h", ".hpp", ".cuh", ".cu")
 CXX_FOLDERS = ("build", "patches/files", "tests")
@@ -107,11 +110,11 @@ def test_clang_tidy(linters: Path, tree: Path, database: Path, name: str) -> Non
     check(linters / "clang-tidy", "--quiet", "-p", database, source)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in trace_replay.SOURCES.glob("*.cpp")))
+@pytest.mark.parametrize("name", sorted(path.name for path in replaying.SOURCES.glob("*.cpp")))
 def test_clang_tidy_of_the_replay(linters: Path, name: str) -> None:
-    trace_replay.program()
-    database = trace_replay.tree() / "cmake"
-    check(linters / "clang-tidy", "--quiet", "-p", database, trace_replay.SOURCES / name)
+    replaying.program()
+    database = replaying.tree() / "cmake"
+    check(linters / "clang-tidy", "--quiet", "-p", database, replaying.SOURCES / name)
 
 
 def test_shell_scripts_parse() -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import builds, lms_environment, paths, releases, verify_series
+from lms_cli import paths, releases
 from lms_cli.checks import Outcome
+from lms_cli.environments import lms_environment
 from lms_cli.releases import Release
+from lms_cli.series import verify_series
+from lms_cli.wheel import builds
 
 PYTHON = releases.running_python()
 RELEASE = releases.default(paths.PATCHES)

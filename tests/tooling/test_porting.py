@@ -6,10 +6,10 @@ from pathlib import Path
 
 import fake_torch
 import pytest
-from lms_cli import git, porting, series
 from lms_cli.errors import SeriesError
-from lms_cli.porting import Outcome, Ported
-from lms_cli.series import Patch
+from lms_cli.series import git, porting, series
+from lms_cli.series.porting import Outcome, Ported
+from lms_cli.series.series import Patch
 
 FILE = "torch/some.py"
 OLD = "".join(f"line {n}\n" for n in range(1, 31))

@@ -9,9 +9,10 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import CUDA_INIT, HEADER, HEADER_TEXT, NEW, VERSION, FakeRelease, successor
-from lms_cli import git, layout, paths, rebase, releases, series
+from lms_cli import paths, releases
+from lms_cli.series import git, rebase, series, source_layout
 
-MEMBER = layout.member(HEADER)
+MEMBER = source_layout.member(HEADER)
 COMPAT = "aten/src/ATen/cuda/detail/LMSCompat.h"
 ALLOCATOR = "torch/include/c10/cuda/CUDACachingAllocator.h"
 
@@ -28,7 +29,7 @@ def start(fake: FakeRelease, wheel: Path, *more: str) -> subprocess.CompletedPro
 
 
 def test_a_release_whose_hunks_apply_needs_nobody(old: FakeRelease) -> None:
-    wheel = successor(old, {MEMBER: layout.guarded("// one more line\n" + HEADER_TEXT)})
+    wheel = successor(old, {MEMBER: source_layout.guarded("// one more line\n" + HEADER_TEXT)})
     before = (old.patches / releases.FILE_NAME).read_text()
     result = start(old, wheel, "--json")
     assert result.returncode == 0, result.stderr
@@ -49,7 +50,7 @@ def test_a_release_whose_hunks_apply_needs_nobody(old: FakeRelease) -> None:
 
 def test_a_conflict_is_mended_by_hand_and_gone_on_with(old: FakeRelease) -> None:
     theirs = HEADER_TEXT.replace("int storage_5();", "long storage_5();")
-    wheel = successor(old, {MEMBER: layout.guarded(theirs)})
+    wheel = successor(old, {MEMBER: source_layout.guarded(theirs)})
     result = start(old, wheel)
     assert result.returncode == 5
     assert f"1 file(s) have to be mended first: {HEADER}" in result.stderr
@@ -98,7 +99,7 @@ def test_a_change_of_the_allocator_stops_before_anything_is_published(old: FakeR
     )
     compat = old.patches / "files" / COMPAT
     compat.write_text("#pragma once\n\nvoid known(int a) override;\n")
-    result = start(old, successor(old, {ALLOCATOR: layout.guarded(interface)}))
+    result = start(old, successor(old, {ALLOCATOR: source_layout.guarded(interface)}))
     assert result.returncode == 5
     assert "virtual void unheard_of( int device)" in result.stderr
     assert "known(int a)" not in result.stderr
@@ -109,7 +110,7 @@ def test_a_change_of_the_allocator_stops_before_anything_is_published(old: FakeR
 
 def test_what_does_not_compile_is_mended_in_the_engine(old: FakeRelease) -> None:
     theirs = HEADER_TEXT + "#ifndef READY\n#error another interface\n#endif\n"
-    result = start(old, successor(old, {MEMBER: layout.guarded(theirs)}))
+    result = start(old, successor(old, {MEMBER: source_layout.guarded(theirs)}))
     assert result.returncode == 6
     assert "another interface" in result.stderr
     assert "--continue" in result.stderr
@@ -120,7 +121,7 @@ def test_what_does_not_compile_is_mended_in_the_engine(old: FakeRelease) -> None
 
 def test_giving_up_keeps_what_a_person_wrote(old: FakeRelease) -> None:
     theirs = HEADER_TEXT.replace("int storage_5();", "long storage_5();")
-    wheel = successor(old, {MEMBER: layout.guarded(theirs)})
+    wheel = successor(old, {MEMBER: source_layout.guarded(theirs)})
     folder = old.home / "rebase"
     start(old, wheel)
     assert old.lms("rebase", NEW, "--abort").returncode == 0

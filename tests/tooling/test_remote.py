@@ -13,10 +13,12 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import download, releases, remote, wheelfile
+from lms_cli import download, releases
 from lms_cli.errors import LmsError, NetworkError, WheelError
+from lms_cli.index import remote
 from lms_cli.releases import OfficialWheel, Release
-from lms_cli.wheelfile import Wheel
+from lms_cli.wheel import wheelfile
+from lms_cli.wheel.wheelfile import Wheel
 from range_index import RangeIndex, serving
 
 LIBRARY = "torch/lib/libtorch_cuda.so"

@@ -9,9 +9,9 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import layout, series
 from lms_cli.errors import SeriesError
-from lms_cli.series import Patch, Series
+from lms_cli.series import series, source_layout
+from lms_cli.series.series import Patch, Series
 
 BEFORE = "".join(f"line {n}\n" for n in range(1, 31))
 HEADER = "c10/core/Some.h"
@@ -47,8 +47,8 @@ def test_what_git_made_gives_what_git_had(tmp_path: Path, after: str) -> None:
 def test_a_guarded_header_stays_guarded(tmp_path: Path) -> None:
     after = BEFORE.replace("line 9\n", "line nine\n")
     member = "torch/include/c10/core/Some.h"
-    applied = apply(patch_of(tmp_path, {HEADER: after}), {member: layout.guarded(BEFORE)})
-    assert applied.changed == {member: layout.guarded(after)}
+    applied = apply(patch_of(tmp_path, {HEADER: after}), {member: source_layout.guarded(BEFORE)})
+    assert applied.changed == {member: source_layout.guarded(after)}
 
 
 def test_a_header_without_guard_stays_so(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_report_names_every_file_with_expected_and_found_lines(tmp_path: Pat
     patch = patch_of(tmp_path, {PYTHON: after, HEADER: after, "torch/gone.py": after})
     wheel = {
         PYTHON: BEFORE.replace("line 9\n", "line 9 # upstream changed it\n"),
-        "torch/include/c10/core/Some.h": layout.guarded("line 1\n"),
+        "torch/include/c10/core/Some.h": source_layout.guarded("line 1\n"),
     }
     with pytest.raises(SeriesError) as raised:
         apply(patch, wheel)
@@ -122,23 +122,23 @@ def test_a_new_file_that_upstream_has_too() -> None:
 @pytest.mark.parametrize(
     ("upstream", "kind"),
     [
-        ("aten/src/ATen/cuda/LargeModelSupport.h", layout.Kind.HEADER),
-        ("c10/core/StorageImpl.h", layout.Kind.HEADER),
-        ("torch/csrc/Device.h", layout.Kind.HEADER),
-        ("torch/cuda/lms.py", layout.Kind.PYTHON),
-        ("torch/_C/__init__.pyi", layout.Kind.PYTHON),
-        ("aten/src/ATen/cuda/detail/LargeModelSupport.cpp", layout.Kind.COMPILED),
-        ("test/test_cuda_lms.py", layout.Kind.ABSENT),
+        ("aten/src/ATen/cuda/LargeModelSupport.h", source_layout.Kind.HEADER),
+        ("c10/core/StorageImpl.h", source_layout.Kind.HEADER),
+        ("torch/csrc/Device.h", source_layout.Kind.HEADER),
+        ("torch/cuda/lms.py", source_layout.Kind.PYTHON),
+        ("torch/_C/__init__.pyi", source_layout.Kind.PYTHON),
+        ("aten/src/ATen/cuda/detail/LargeModelSupport.cpp", source_layout.Kind.COMPILED),
+        ("test/test_cuda_lms.py", source_layout.Kind.ABSENT),
     ],
 )
-def test_where_files_belong(upstream: str, kind: layout.Kind) -> None:
-    assert layout.kind(upstream) is kind
+def test_where_files_belong(upstream: str, kind: source_layout.Kind) -> None:
+    assert source_layout.kind(upstream) is kind
 
 
 @pytest.mark.parametrize("upstream", ["CMakeLists.txt", "c10/core/Storage.cpp", "torch/csrc/x.cpp"])
 def test_places_that_a_graft_cannot_serve(upstream: str) -> None:
     with pytest.raises(SeriesError, match="has no place in a wheel"):
-        layout.kind(upstream)
+        source_layout.kind(upstream)
 
 
 @pytest.mark.parametrize(

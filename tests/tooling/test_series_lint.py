@@ -9,8 +9,9 @@ import fake_torch
 import pytest
 import yaml
 from fake_torch import CUDA_INIT, HEADER, FakeRelease
-from lms_cli import checks, export, paths, releases, series_lint
-from lms_cli.wheelfile import Wheel
+from lms_cli import checks, paths, releases
+from lms_cli.series import export, lint
+from lms_cli.wheel.wheelfile import Wheel
 
 MESSAGE = fake_torch.PATCH_MESSAGE
 
@@ -33,7 +34,7 @@ def failures(fake: FakeRelease) -> dict[str, str]:
     release = releases.load(fake.patches)[fake_torch.VERSION]
     return {
         check.name: check.detail
-        for check in series_lint.lint(release)
+        for check in lint.lint(release)
         if check.outcome is checks.Outcome.FAILED
     }
 
@@ -239,5 +240,5 @@ def test_an_unknown_release(recorded: FakeRelease) -> None:
 
 @pytest.mark.parametrize("version", releases.load(paths.PATCHES))
 def test_the_committed_series(version: str) -> None:
-    found = list(series_lint.lint(releases.load(paths.PATCHES)[version]))
+    found = list(lint.lint(releases.load(paths.PATCHES)[version]))
     assert [str(check) for check in found if check.outcome is not checks.Outcome.PASSED] == []

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lms_cli import compile, download, export, git, paths, releases, series
+from lms_cli import download, paths, releases
+from lms_cli.series import export, git, series
+from lms_cli.wheel import compile
 from support import source_tree
 
 RELEASE = releases.find(source_tree.VERSION, paths.PATCHES)

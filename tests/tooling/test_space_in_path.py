@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from fake_torch import NEW, VERSION, FakeRelease, successor
-from lms_cli import lms_environment, paths, releases
+from lms_cli import paths, releases
+from lms_cli.environments import lms_environment
 from synthetic_trace import HEADER, alloc, free, op, write
 
 RELEASE = releases.default(paths.PATCHES)

@@ -9,9 +9,11 @@ import fake_torch
 import pytest
 import yaml
 from fake_torch import LMS_NAME, FakeRelease
-from lms_cli import builds, index_manifest, paths, releases, status
-from lms_cli.index_manifest import Published
+from lms_cli import paths, releases, status
+from lms_cli.index import manifest
+from lms_cli.index.manifest import Published
 from lms_cli.releases import Release
+from lms_cli.wheel import builds
 from range_index import serving
 
 PYTHON = releases.dotted(fake_torch.PYTHON)
@@ -68,11 +70,11 @@ def test_wheels_that_were_built_and_published(
     }
     builds.wheels_folder().mkdir()
     (builds.wheels_folder() / other).touch()
-    index_manifest.write(paths.INDEX, {other: rows[other]})
+    manifest.write(paths.INDEX, {other: rows[other]})
     row = status.row(release_of(fake))
     assert (row.built, row.published) == ((), ())  # another version of ours is not counted
     (builds.wheels_folder() / LMS_NAME).touch()
-    index_manifest.write(paths.INDEX, rows)
+    manifest.write(paths.INDEX, rows)
     row = status.row(release_of(fake))
     assert (row.built, row.published) == ((PYTHON,), (PYTHON,))
 

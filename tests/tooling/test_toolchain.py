@@ -14,11 +14,12 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import FakeRelease
-from lms_cli import compile, download, elf, paths, policy, toolchain
-from lms_cli.elf import Needs
+from lms_cli import download, paths
 from lms_cli.errors import CompileError, LmsError
 from lms_cli.releases import OfficialWheel
-from lms_cli.toolchain import Compiler
+from lms_cli.wheel import compile, elf, platforms, toolchain
+from lms_cli.wheel.elf import Needs
+from lms_cli.wheel.toolchain import Compiler
 from test_verify import failed_checks, members_of
 
 GLIBC = tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").split()[1].split(".")))
@@ -85,10 +86,10 @@ def test_the_tag_that_a_library_deserves(
     upstream: str, needed: Needs | None, tag: str, too_new: list[str]
 ) -> None:
     wheel = official(upstream)
-    assert policy.deserved(wheel, needed) == tag
+    assert platforms.deserved(wheel, needed) == tag
     if needed is not None:
-        assert policy.too_new(needed, wheel.promised_platform) == too_new
-        assert policy.too_new(needed, tag) == []
+        assert platforms.too_new(needed, wheel.promised_platform) == too_new
+        assert platforms.too_new(needed, tag) == []
 
 
 def test_a_locked_package_for_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +169,7 @@ def test_a_library_for_old_systems(
         assert elf.provided(stream, frozenset(inline)) == set()
     assert "libpthread.so.0" in needed.libraries
     assert ("_ZNSs" in " ".join(needed.versioned)) is (cxx11_abi == 0)
-    assert policy.deserved(wheel, needed) == wheel.promised_platform
+    assert platforms.deserved(wheel, needed) == wheel.promised_platform
     if machine == "x86_64":
         result = run_check(library)
         assert (result.returncode, result.stdout) == (0, "text 42 0.5\n"), result.stderr
@@ -208,7 +209,7 @@ def test_a_pinned_compiler_that_does_not_run(tmp_path: Path) -> None:
 
 
 def test_for_another_machine_there_is_only_the_pinned_compiler(fake: FakeRelease) -> None:
-    result = fake.python("from lms_cli import toolchain; toolchain.find('aarch64')", CXX="")
+    result = fake.python("from lms_cli.wheel import toolchain; toolchain.find('aarch64')", CXX="")
     assert re.search(r"NetworkError: could not download ppbt==", result.stderr), result.stderr
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from brute_floor import floor_us
-from lms_cli import trace_format
 from lms_cli.errors import OutOfMemoryError
-from lms_cli.trace_replay import bounds, replay
+from lms_cli.trace import reader
+from lms_cli.trace.replaying import bounds, replay
 from replays import (
     BANDWIDTH,
     ROOM,
@@ -60,7 +60,7 @@ def test_bound(
 def test_bounds_need_no_policy(replays: Replays) -> None:
     # One operator uses more than the memory: the original would end with an error.
     rows = [alloc(0), op("", "0"), alloc(1), op("", "1"), alloc(2), op("01", "2")]
-    trace = trace_format.read(write(replays.folder / "trace", [HEADER, *rows]))
+    trace = reader.read(write(replays.folder / "trace", [HEADER, *rows]))
     found = bounds(trace, machine(2))
     assert (found.compute_us, found.steps) == (3000, 1)
     with pytest.raises(OutOfMemoryError):

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from lms_cli import trace_format
 from lms_cli.errors import TraceError
+from lms_cli.trace import reader
 from synthetic_trace import HEADER, alloc, free, op, write
 
 LINE = '{"alloc": 7, "bytes": 512, "kind": "other"}\n'
@@ -60,21 +60,21 @@ def test_broken_traces(tmp_path: Path, text: str, line: int, complaint: str) -> 
     path = tmp_path / "broken.jsonl"
     path.write_text(text)
     with pytest.raises(TraceError, match=re.escape(f"{path}, line {line}: {complaint}")):
-        trace_format.read(path)
+        reader.read(path)
 
 
 def test_a_trace_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\x1f\x8b\x08\xff")
     with pytest.raises(TraceError, match="line 1: it is not UTF-8 text"):
-        trace_format.read(path)
+        reader.read(path)
     with pytest.raises(TraceError, match="cannot read the trace"):
-        trace_format.read(tmp_path / "missing")
+        reader.read(tmp_path / "missing")
 
 
 def test_what_is_read(tmp_path: Path) -> None:
     rows = [HEADER, alloc(5, 600), alloc(3, 0), {"step": 1}, op("55", "3", 12.5), free(5)]
-    trace = trace_format.read(write(tmp_path / "trace", rows))
+    trace = reader.read(write(tmp_path / "trace", rows))
     assert (trace.name, trace.card, trace.operators, trace.peak_bytes) == (
         "by hand",
         "none",

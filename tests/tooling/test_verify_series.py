@@ -12,8 +12,9 @@ from pathlib import Path
 import fake_torch
 import pytest
 from fake_torch import ANOTHER_NAME, ARM_NAME, CUDA_INIT, HEADER, FakeRelease
-from lms_cli import export, releases
-from lms_cli.wheelfile import Wheel
+from lms_cli import releases
+from lms_cli.series import export
+from lms_cli.wheel.wheelfile import Wheel
 from range_index import serving
 
 Edit = Callable[[dict[str, bytes]], None]

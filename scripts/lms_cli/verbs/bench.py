@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lms_cli.verbs import run
+from lms_cli.environments import options
 
 CARD = "A100-SXM-40GB"
 ITERATIONS = 6
@@ -65,7 +65,7 @@ def configure_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="also write the tables for docs/benchmarks/, after the mark if the file has one",
     )
-    run.add_environment_arguments(parser)
+    options.add_arguments(parser)
     parser.add_argument(
         "--list", action="store_true", help="print workloads, rivals and cards, and do nothing else"
     )
@@ -74,36 +74,39 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run what is missing, then show everything; the status is 0 unless an ideal failed."""
-    from lms_cli import bench_cells, bench_run, bench_table, lms_environment, paths, simulate
+    from lms_cli import paths, simulate
+    from lms_cli.bench import cells, running, tables
+    from lms_cli.environments import lms_environment
 
     if args.list:
-        bench_table.show_catalogue()
+        tables.show_catalogue()
         return 0
     chosen, jobs = choices(args), jobs_of(args)
-    environment = run.environment_of(args)
+    environment = options.chosen(args)
     lms_environment.installed_version(environment)
     built = simulate.build(environment)
     folder = (args.out or paths.home() / "bench").resolve()
-    known = bench_cells.fingerprints(environment, built)
-    runner = bench_run.Runner(environment, built, folder, known, jobs)
-    results = bench_run.measure(runner, *chosen, args.iterations)
+    known = cells.fingerprints(environment, built)
+    runner = running.Runner(environment, built, folder, known, jobs)
+    results = running.measure(runner, *chosen, args.iterations)
     if args.bound:
-        results.bounds = bench_run.bounds(runner, results)
+        results.bounds = running.bounds(runner, results)
     report(results, environment, folder, args)
     return 0 if all(results.ideal(subject)[1].ok for subject in results.subjects()) else 1
 
 
 def report(results: Any, environment: Any, folder: Path, args: argparse.Namespace) -> None:
     """Print the tables, and write the files."""
-    from lms_cli import bench_report, bench_table, files
+    from lms_cli import files
+    from lms_cli.bench import reporting, tables
 
-    bench_table.show(results)
-    written = bench_report.write(results, folder, command_of(args))
+    tables.show(results)
+    written = reporting.write(results, folder, command_of(args))
     if args.markdown:
         text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
-        tables = bench_table.markdown(results, command_of(args))
-        files.write_text(args.markdown, bench_table.page(text, tables))
-    for picture in bench_report.draw(environment, folder):
+        new = tables.markdown(results, command_of(args))
+        files.write_text(args.markdown, tables.page(text, new))
+    for picture in reporting.draw(environment, folder):
         print(f"picture: {picture}")
     print(f"results: {written}")
 
@@ -116,14 +119,14 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
     """
     from lms_bench import catalogue
 
-    from lms_cli import bench_cells
+    from lms_cli.bench import cells
     from lms_cli.errors import UsageError
 
     workloads = args.workload or [entry.name for entry in catalogue.WORKLOADS if entry.usual]
     rivals = args.rival or [entry.name for entry in catalogue.RIVALS]
     for name in rivals:
-        bench_cells.named("rival", name)
-    ratios = args.ratio or list(bench_cells.RATIOS)
+        cells.named("rival", name)
+    ratios = args.ratio or list(cells.RATIOS)
     for ratio in ratios:
         if not 0.1 <= ratio <= 1000:
             raise UsageError(
@@ -135,9 +138,7 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
             f"--iterations {args.iterations}: too few to measure one", f"Give {least} or more."
         )
     subjects = [
-        bench_cells.subject(workload, card)
-        for card in args.card or [CARD]
-        for workload in workloads
+        cells.subject(workload, card) for card in args.card or [CARD] for workload in workloads
     ]
     return list(dict.fromkeys(subjects)), list(dict.fromkeys(rivals)), sorted(set(ratios))
 

@@ -58,16 +58,19 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Build the wheels; their paths go to standard output."""
-    from lms_cli import addon_builds, builds, releases, source_build
+    from lms_cli import releases
+    from lms_cli.addon import building
     from lms_cli.errors import UsageError
+    from lms_cli.series import source_build
+    from lms_cli.wheel import builds
 
     folder = args.out or builds.wheels_folder()
     chosen = [releases.find(name, paths.PATCHES) for name in args.releases]
     if args.addon:
         if args.python:
             raise UsageError("the small wheel serves every Python", "Leave --python out.")
-        chosen = addon_builds.choose(chosen, paths.PATCHES, args.machine)
-        print(addon_builds.build(chosen, folder, args.machine))
+        chosen = building.choose(chosen, paths.PATCHES, args.machine)
+        print(building.build(chosen, folder, args.machine))
         return 0
     if not chosen:
         raise UsageError("no release to build", "Name one, or ask for the small wheel: --addon")

@@ -33,7 +33,9 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Train each model three times; the status is 0 only if every claim was seen to hold."""
-    from lms_cli import demonstration, lms_environment, paths, releases, simulate
+    from lms_cli import paths, releases, simulate
+    from lms_cli.demo import demonstration
+    from lms_cli.environments import lms_environment
 
     environment = lms_environment.ensure(releases.default(paths.PATCHES))
     device = args.device or simulate.default_device()

@@ -27,8 +27,10 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Export the series; the folder goes to standard output."""
-    from lms_cli import download, export, graft, progress, releases
-    from lms_cli.wheelfile import Wheel
+    from lms_cli import download, progress, releases
+    from lms_cli.series import export
+    from lms_cli.wheel import graft
+    from lms_cli.wheel.wheelfile import Wheel
 
     release = releases.find(args.release, paths.PATCHES)
     if not export.is_current(release):

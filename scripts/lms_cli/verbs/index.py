@@ -54,8 +54,9 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Make or check the index; its folder goes to standard output."""
-    from lms_cli import files, index
+    from lms_cli import files
     from lms_cli.errors import UsageError
+    from lms_cli.index import static
 
     if args.base_url is not None and not args.add:
         raise UsageError("--base-url says where added wheels are", "Name them with --add.")
@@ -68,12 +69,12 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--online is a way to check", "Use it with --check.")
     with files.locked(paths.home() / "index"):
         if args.check:
-            index.check(args.folder)
+            static.check(args.folder)
             if args.online:
-                index.check_online(args.folder)
+                static.check_online(args.folder)
         else:
             if args.add:
-                index.add(args.folder, args.add, args.base_url)
-            index.make(args.folder)
-    print(args.folder / index.PAGES)
+                static.add(args.folder, args.add, args.base_url)
+            static.make(args.folder)
+    print(args.folder / static.PAGES)
     return 0

@@ -24,14 +24,15 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Lint each series; the status is 0 only if all checks of all releases passed."""
-    from lms_cli import checks, releases, series_lint
+    from lms_cli import checks, releases
     from lms_cli.errors import SeriesError
+    from lms_cli.series import lint
 
     supported = releases.load(paths.PATCHES)
     failed = 0
     for version in args.releases or supported:
         release = releases.find(version, paths.PATCHES)
-        failed += checks.show(f"PyTorch {release.version}", series_lint.lint(release))
+        failed += checks.show(f"PyTorch {release.version}", lint.lint(release))
     if failed:
         raise SeriesError(f"{failed} check(s) of the series failed")
     return 0

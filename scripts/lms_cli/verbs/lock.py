@@ -22,7 +22,8 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Lock each release; the paths of the lock files go to standard output."""
-    from lms_cli import locking, releases
+    from lms_cli import releases
+    from lms_cli.environments import locking
 
     names = args.releases or list(releases.load(paths.PATCHES))
     for release in [releases.find(name, paths.PATCHES) for name in names]:

@@ -45,8 +45,9 @@ def execute(args: argparse.Namespace) -> int:
     """Start a rebase, go on with one, or give one up."""
     import json
 
-    from lms_cli import progress, rebase, releases
+    from lms_cli import progress, releases
     from lms_cli.errors import LmsError
+    from lms_cli.series import rebase
 
     version = args.release.removeprefix("v")
     if args.abort:

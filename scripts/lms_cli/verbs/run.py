@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lms_cli import paths
+from lms_cli.environments import options
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         help="install it first; repeatable",
     )
-    add_environment_arguments(parser)
+    options.add_arguments(parser)
     parser.add_argument("script", metavar="SCRIPT", help="a Python program, or -m MODULE")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed to the program"
@@ -90,21 +90,6 @@ def protect(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def add_environment_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options that choose where the LMS wheel is installed."""
-    parser.add_argument(
-        "--environment",
-        type=Path,
-        metavar="DIR",
-        help="a virtual environment of yours that has the LMS wheel",
-    )
-    parser.add_argument(
-        "--release",
-        metavar="RELEASE",
-        help="release of PyTorch (default: the one that `lms build` takes)",
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     """Replace this process by the program's, so that its status and signals are the program's."""
     import os
@@ -118,13 +103,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def command_of(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """The program's command line and environment variables, everything it needs made."""
-    from lms_cli import lms_environment, programs
+    from lms_cli import programs
+    from lms_cli.environments import lms_environment
     from lms_cli.errors import UsageError
 
     settings = settings_of(args)
     if not args.script.startswith("-") and not Path(args.script).is_file():
         raise UsageError(f"there is no program {args.script}")
-    environment = environment_of(args)
+    environment = options.chosen(args)
     lms_environment.installed_version(environment)
     overlay = lms_environment.with_packages(environment, args.packages)
     variables = programs.variables(environment, settings, overlay)
@@ -165,14 +151,3 @@ def settings_of(args: argparse.Namespace) -> Any:
         card=args.card,
         limit=None if args.limit is None else simulate.parse_size(args.limit),
     )
-
-
-def environment_of(args: argparse.Namespace) -> Any:
-    """The user's environment, or ours made up to date."""
-    from lms_cli import lms_environment, releases
-
-    if args.environment is not None:
-        return lms_environment.Environment(args.environment.absolute())
-    patches = paths.PATCHES
-    release = releases.find(args.release, patches) if args.release else releases.default(patches)
-    return lms_environment.ensure(release)

@@ -100,7 +100,9 @@ def run(release: Release, arguments: list[str]) -> int:
     import os
     import subprocess
 
-    from lms_cli import compile, lms_environment, simulate, toolbox
+    from lms_cli import simulate
+    from lms_cli.environments import lms_environment, toolbox
+    from lms_cli.wheel import compile
 
     environment = lms_environment.ensure(release)
     linters = toolbox.make(paths.LOCKS / "lint.lock", "the linters")

@@ -75,18 +75,19 @@ def replay(args: argparse.Namespace) -> int:
     """Check the trace, replay it, and print what came of it."""
     import json
 
-    from lms_cli import progress, trace_format, trace_replay, trace_table
+    from lms_cli import progress
+    from lms_cli.trace import reader, replaying, table
 
     machine = machine_of(args)
     with progress.step(f"reading {args.trace}"):
-        trace = trace_format.read(args.trace)
+        trace = reader.read(args.trace)
     refuse_host_times(trace.card)
     with progress.step(f"replaying {trace.operators:,} operators"):
-        result = trace_replay.replay(trace, machine, args.policy)
+        result = replaying.replay(trace, machine, args.policy)
     if args.json:
         print(json.dumps(result.report(), indent=2))
     else:
-        trace_table.show(result)
+        table.show(result)
     return 0
 
 
@@ -114,8 +115,9 @@ def machine_of(args: argparse.Namespace) -> Any:
     """
     from dataclasses import replace
 
-    from lms_cli import simulate, trace_replay
+    from lms_cli import simulate
     from lms_cli.errors import UsageError
+    from lms_cli.trace import replaying
 
     given: dict[str, Any] = {}
     if args.capacity is not None:
@@ -124,20 +126,21 @@ def machine_of(args: argparse.Namespace) -> Any:
         if (text := getattr(args, name)) is not None:
             given[f"{field}_bandwidth"] = simulate.parse_rate(text)
     if args.card is not None:
-        return replace(trace_replay.machine_of(simulate.card(args.card)), **given)
+        return replace(replaying.machine_of(simulate.card(args.card)), **given)
     if not {"capacity", "in_bandwidth", "out_bandwidth"} <= given.keys():
         raise UsageError(
             "it is not said what to replay on", "Give --card, or --capacity, --h2d and --d2h."
         )
-    return trace_replay.Machine(**given)
+    return replaying.Machine(**given)
 
 
 def record(args: argparse.Namespace) -> int:
     """Run the program, then check that what it left is a trace."""
     import subprocess
 
-    from lms_cli import files, progress, trace_format
+    from lms_cli import files, progress
     from lms_cli.errors import TraceError
+    from lms_cli.trace import reader
 
     command, variables = run.command_of(args)
     with files.written_beside(args.out.absolute()) as temporary:
@@ -148,6 +151,6 @@ def record(args: argparse.Namespace) -> int:
                 f"the program ended with status {status} and left no trace",
                 "Only operators that run with LMS on are recorded: --lms on, and a CUDA device.",
             )
-        trace = trace_format.read(temporary)
+        trace = reader.read(temporary)
     progress.note(f"{trace.operators:,} operators in {args.out}")
     return status if status >= 0 else 128 - status  # of a signal, as a shell reports it

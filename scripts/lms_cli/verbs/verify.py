@@ -29,8 +29,11 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Verify each subject; the status is 0 only if all checks of all of them passed."""
-    from lms_cli import addon, addon_verify, builds, checks, releases, verify, verify_series
+    from lms_cli import checks, releases
+    from lms_cli.addon import small_wheel, verify_addon
     from lms_cli.errors import VerifyError
+    from lms_cli.series import verify_series
+    from lms_cli.wheel import builds, verify_wheel
 
     subjects = args.subjects or list(releases.load(paths.PATCHES))
     failed = 0
@@ -41,8 +44,8 @@ def execute(args: argparse.Namespace) -> int:
             failed += checks.show(f"PyTorch {release.version}", verify_series.verify(release))
             wheels = builds.built(release)
         for path in wheels:
-            is_small = path.name.startswith(f"{addon.PACKAGE}-")
-            outcomes = (addon_verify if is_small else verify).verify(path, paths.PATCHES)
+            is_small = path.name.startswith(f"{small_wheel.PACKAGE}-")
+            outcomes = (verify_addon if is_small else verify_wheel).verify(path, paths.PATCHES)
             failed += checks.show(str(path), outcomes)
     if failed:
         raise VerifyError(f"{failed} check(s) failed")

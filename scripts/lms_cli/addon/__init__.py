@@ -1,0 +1,1 @@
+"""The small wheel, torch_lms: an addition to an official PyTorch."""

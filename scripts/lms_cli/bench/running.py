@@ -1,0 +1,198 @@
+"""Running the benchmark's cells, each in a process of its own on the simulated device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lms_cli import files, progress, simulate
+from lms_cli.bench import cells as bench_cells
+from lms_cli.bench import lower_bounds
+from lms_cli.bench.cells import Cell, Fingerprints, Outcome, Subject
+from lms_cli.bench.lower_bounds import Bound
+from lms_cli.environments import lms_environment
+from lms_cli.environments.lms_environment import Environment
+from lms_cli.errors import LmsError
+from lms_cli.trace import reader
+
+TIMEOUT = 3600  # seconds a cell may take
+
+
+@dataclass
+class Results:
+    """The outcomes of a run, in the order in which tables show them."""
+
+    outcomes: dict[Cell, Outcome] = field(default_factory=dict)
+    bounds: dict[Cell, Bound] = field(default_factory=dict)  # empty without traces
+
+    def ideal(self, subject: Subject) -> tuple[Cell, Outcome]:
+        """The ideal cell of a subject."""
+        return next(
+            (cell, outcome)
+            for cell, outcome in self.outcomes.items()
+            if cell.subject == subject and cell.ratio is None
+        )
+
+    def subjects(self) -> list[Subject]:
+        """All subjects."""
+        return list(dict.fromkeys(cell.subject for cell in self.outcomes))
+
+    def of_ideal(self, cell: Cell) -> float | None:
+        """The speed of a cell as a share of the ideal's; None where one of them failed."""
+        outcome, best = self.outcomes[cell], self.ideal(cell.subject)[1]
+        return best.step_ns / outcome.step_ns if outcome.ok and best.ok else None
+
+
+class Runner:
+    """Runs cells, or finds what they gave before."""
+
+    def __init__(
+        self, environment: Environment, built: Path, folder: Path, known: Fingerprints, jobs: int
+    ) -> None:
+        """A runner.
+
+        Args:
+            environment: has the LMS wheel.
+            built: the simulated device for it.
+            folder: where outcomes and traces are kept.
+            known: what they depend on.
+            jobs: cells that run at once.
+        """
+        self._environment, self._built, self._folder = environment, built, folder
+        self._known, self._jobs = known, jobs
+
+    def run(self, cells: Iterable[Cell], results: Results) -> None:
+        """Add the outcomes of cells to results."""
+        wanted = list(cells)
+        found: dict[Cell, Outcome] = {}
+        with ThreadPoolExecutor(self._jobs) as pool:
+            running = {pool.submit(self._outcome, cell): cell for cell in wanted}
+            try:
+                for count, future in enumerate(as_completed(running), 1):
+                    cell = running[future]
+                    found[cell] = future.result()
+                    progress.note(f"[{count}/{len(wanted)}] {cell.title}: {found[cell].summary}")
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        results.outcomes |= {cell: found[cell] for cell in wanted}
+
+    def _outcome(self, cell: Cell) -> Outcome:
+        path = cell.path(self._folder / "cells", self._known.of(cell.rival))
+        kept = bench_cells.read(path)
+        if kept is not None:
+            return kept
+        try:
+            outcome = bench_cells.parse(self._train(cell))
+        except LmsError as error:  # perhaps not the next time, so it is not kept
+            return Outcome("failed", str(error), {})
+        bench_cells.write(path, cell, outcome)
+        return outcome
+
+    def trace(self, subject: Subject, iterations: int) -> Path:
+        """The trace of a subject's training, recorded where it fits."""
+        cell = Cell(subject, "lms", None, bench_cells.UNLIMITED, iterations)
+        path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
+        if not path.exists():
+            with (
+                progress.step(f"tracing {subject.title}"),
+                files.written_beside(path) as unfinished,
+            ):
+                self._train(cell, PYTORCH_LMS_TRACE=str(unfinished))
+        return path
+
+    def _train(self, cell: Cell, **variables: str) -> str:
+        """Run a cell's program; return what it printed.
+
+        Raises:
+            LmsError: it did not end by itself, or what it needs cannot be installed.
+        """
+        packages = list(bench_cells.named("rival", cell.rival).packages)
+        python = lms_environment.with_packages(self._environment, packages).python
+        arguments = ["--workload", cell.subject.workload, "--rival", cell.rival]
+        arguments += ["--batch", str(cell.subject.batch), "--iterations", str(cell.iterations)]
+        try:
+            done = subprocess.run(
+                [str(python), str(bench_cells.PROGRAM), *arguments],
+                env=self._variables(cell) | variables,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+            )
+        except subprocess.TimeoutExpired:
+            raise LmsError(f"it took more than {TIMEOUT / 60:g} minutes") from None
+        if done.returncode != 0:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise LmsError(f"it ended with status {done.returncode}: {said}")
+        return done.stdout
+
+    def _variables(self, cell: Cell) -> dict[str, str]:
+        """Of the cell's process: nothing of the caller's that would change its figures."""
+        base = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTORCH_", "PYTHON", "CUDA_", "TORCH_"))
+        }
+        base |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        if bench_cells.named("rival", cell.rival).uses_lms:
+            # The whole device, as the rivals have it: nobody else uses it.
+            base["PYTORCH_LMS_LIMIT"] = str(cell.capacity)
+            base["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
+            base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
+        return simulate.variables(
+            self._built,
+            base,
+            kernels="timed",
+            card=cell.subject.card,
+            capacity=cell.capacity,
+            driver_lock=True,
+        )
+
+
+def measure(
+    runner: Runner,
+    subjects: list[Subject],
+    rivals: list[str],
+    ratios: list[float],
+    iterations: int,
+) -> Results:
+    """Run the ideals, and then the rivals on the memory that these leave them."""
+    results = Results()
+    runner.run([bench_cells.ideal(subject, iterations) for subject in subjects], results)
+    limited = [
+        cell
+        for subject in subjects
+        if (best := results.ideal(subject)[1]).ok
+        for cell in bench_cells.rivals(subject, rivals, ratios, best)
+    ]
+    runner.run(limited, results)
+    return results
+
+
+def bounds(runner: Runner, results: Results) -> dict[Cell, Bound]:
+    """What the cells on limited memory can be judged by."""
+    found: dict[Cell, Bound] = {}
+    for subject in results.subjects():
+        cells = [cell for cell in results.outcomes if cell.subject == subject and cell.ratio]
+        if cells:
+            found |= _bounds(runner, subject, cells)
+    return found
+
+
+def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, Bound]:
+    """Those of one subject; none where it cannot be traced, for the figures stand without."""
+    try:
+        trace = reader.read(runner.trace(subject, cells[0].iterations))
+    except LmsError as error:
+        progress.note(f"no bound for {subject.title}: {error}")
+        return {}
+    card = simulate.card(subject.card)
+    by_capacity = {
+        capacity: lower_bounds.bound(trace, capacity, card)
+        for capacity in {cell.capacity for cell in cells}
+    }
+    return {cell: by_capacity[cell.capacity] for cell in cells}

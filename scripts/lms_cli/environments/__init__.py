@@ -1,0 +1,1 @@
+"""Virtual environments and what is installed in them, pinned by lock files."""

@@ -1,0 +1,1 @@
+"""Package indexes: reading any, and writing ours."""

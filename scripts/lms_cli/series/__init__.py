@@ -1,0 +1,1 @@
+"""The patch series of the releases: reading, checking, exporting and porting them."""

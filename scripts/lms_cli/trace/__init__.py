@@ -1,0 +1,1 @@
+"""Traces: reading them, and replaying them in virtual time."""
