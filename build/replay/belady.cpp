@@ -62,7 +62,7 @@ class Belady {
         make_room();
         break;
       case EventKind::kFree:
-        leave(event.index);
+        drop(event.index);
         break;
       case EventKind::kOperator:
         run_operator(event.index);
@@ -102,7 +102,7 @@ class Belady {
         traffic_.out_bytes += trace_.bytes[page];
         state.is_clean = true;
       }
-      leave(page);
+      drop(page);
     }
   }
 
@@ -112,7 +112,7 @@ class Belady {
     taken_ += size_of(page);
   }
 
-  void leave(size_t page) {
+  void drop(size_t page) {
     if (pages_[page].is_resident) {
       pages_[page].is_resident = false;
       by_next_use_.erase({pages_[page].next, page});

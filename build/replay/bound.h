@@ -17,7 +17,7 @@ struct Traffic {
 
 // The bytes that farthest-next-use eviction with full knowledge of the trace
 // moves in its measured part, on `capacity` bytes of memory that never
-// fragments. Whole pages; a page whose host copy is valid leaves without a
+// fragments. Whole pages; a clean page is evicted without a
 // copy, one that is not used again vanishes. Belady, IBM Systems Journal 5(2),
 // 1966.
 Traffic belady(const Trace& trace, size_t capacity, const Measured& measured);

@@ -23,13 +23,13 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
   request.arrived = arrived_;
   request.ahead = ahead ? &page : nullptr;
   request.sent = sent_;
-  // Who has got memory already waits for it, and for what left before it.
-  const Paged* first = first_leaving();
-  request.left = first ? first->leaves_at - first->bytes : sent_;
+  // Who has got memory already waits for it, and for what drained before it.
+  const Paged* first = first_draining();
+  request.drained = first ? first->drained_at - first->bytes : sent_;
   make_gap(request);
   while (true) {
-    Paged* next = first_leaving();
-    request.leaving = next && memory_.size_at(next->address) == request.bytes
+    Paged* next = first_draining();
+    request.draining = next && memory_.size_at(next->address) == request.bytes
         ? next
         : nullptr;
     if (auto place = memory_.allocate(page.bytes, link_, host_)) {
@@ -41,7 +41,7 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
     }
     for (Page* victim : victims) {
       if (!victim->resident || !victim->evictable) {
-        throw std::logic_error("the policy evicts what may not leave");
+        throw std::logic_error("the policy evicts what may not be evicted");
       }
       hand_over(paged(victim));
     }
@@ -58,7 +58,7 @@ void Simulation::make_gap(const Request& request) {
       at::cuda::lms::cheapest_clearing(memory_.layout(), request, &hand_);
   std::vector<Page*> moving;
   for (Page* page : clearing.pages) {
-    if (page->id == 0) {
+    if (page->draining) {
       hand_over(paged(page));
     } else {
       page->evictable = false;
@@ -96,8 +96,8 @@ bool Simulation::move_out_of(
     make_gap(inner);
     place = allocate();
   }
-  for (const Memory::Place& left : inside) {
-    memory_.release(left.address, {}); // its copies are known
+  for (const Memory::Place& place : inside) {
+    memory_.release(place.address, {}); // its copies are known
   }
   if (!place) {
     return false;
@@ -128,7 +128,7 @@ bool Simulation::page_in(Paged& page, bool ahead) {
       Direction::kIn,
       page.bytes,
       totals_.time,
-      {page.departure},
+      {page.write_back},
       std::move(place->pending));
   arriving_.push_back(page.arrival);
   page.arrives_at = arrived_ + arriving_.size();
@@ -151,17 +151,17 @@ CopyIds Simulation::page_out(Paged& page) {
   if (page.clean) {
     return {page.arrival};
   }
-  page.departure = link_.queue(
+  page.write_back = link_.queue(
       Direction::kOut, page.bytes, totals_.time, {page.arrival}, {});
   totals_.out_bytes += page.bytes;
   sent_ += page.bytes;
   enqueue(1); // an event
-  enqueue_copy(Direction::kOut, page.departure, 0);
+  enqueue_copy(Direction::kOut, page.write_back, 0);
   page.clean = true;
   if (machine_.blocks_host) {
-    stall_until(link_.end_of(page.departure), Stall::kMemory);
+    stall_until(link_.end_of(page.write_back), Stall::kMemory);
   }
-  return {page.departure};
+  return {page.write_back};
 }
 
 // Keeps the page's memory until its copy has ended or somebody needs it.
@@ -170,11 +170,11 @@ void Simulation::evict_early(Paged& page) {
     hand_over(page);
     return;
   }
-  Paged& rest = leaving_.emplace_back();
+  Paged& rest = draining_.emplace_back();
   rest.bytes = page.bytes;
-  rest.clean = true;
+  rest.draining = rest.clean = true;
   rest.arrival = page_out(page).front(); // its memory is free then
-  rest.leaves_at = sent_;
+  rest.drained_at = sent_;
   settle(rest, page.address);
 }
 
@@ -197,8 +197,8 @@ void Simulation::evict_all() {
 }
 
 // The memory that is free before all other and that nobody has got yet.
-Paged* Simulation::first_leaving() {
-  for (Paged& page : leaving_) {
+Paged* Simulation::first_draining() {
+  for (Paged& page : draining_) {
     if (page.resident) {
       return &page;
     }
@@ -218,12 +218,12 @@ void Simulation::note_arrivals() {
 // Gives back the memory of pages whose copies have ended.
 void Simulation::reap() {
   link_.run_to(host_);
-  while (!leaving_.empty() &&
-         link_.has_ended(leaving_.front().arrival, host_)) {
-    if (leaving_.front().resident) {
-      hand_over(leaving_.front());
+  while (!draining_.empty() &&
+         link_.has_ended(draining_.front().arrival, host_)) {
+    if (draining_.front().resident) {
+      hand_over(draining_.front());
     }
-    leaving_.pop_front();
+    draining_.pop_front();
   }
 }
 

@@ -197,7 +197,7 @@ void Simulation::launch() {
 
 // See Note [The host's lead].
 void Simulation::keep_lead(const at::cuda::lms::Operator& op) {
-  if (arriving_.empty() && leaving_.empty()) {
+  if (arriving_.empty() && draining_.empty()) {
     lead_.clear();
     return;
   }

@@ -24,10 +24,10 @@ namespace lms_replay {
 //  - An allocation belongs to the operator after it. Before the first of them
 //    the operator's arguments are pinned and those paged out are fetched, as
 //    the engine does; after the operator they are unpinned and the policy is
-//    asked. If they fit together but not where they are, all leave once.
+//    asked. If they fit together but not where they are, all are evicted once.
 //  - A page-out starts when the work before it is done and its engine is free.
 //    Its memory is held until then by a page of its own that is clean and
-//    evictable ("leaving"). Whoever is given that memory earlier waits for the
+//    evictable ("draining"). Whoever is given that memory earlier waits for the
 //    copy: an operator for what is allocated, a page-in for its own memory.
 //  - A page-in starts when the work before it is done, its engine is free, its
 //    memory's earlier copies and the page-out of the same bytes have ended.
@@ -35,8 +35,8 @@ namespace lms_replay {
 //    device, as the engine does (Note [Moving storages aside]), by an engine
 //    that has half of the memory's bandwidth and slows nothing down.
 //  - What the engine knows of the copies is what has happened by the host's
-//    clock, which is why that is kept: memory that was left a while ago may
-//    count as being left still.
+//    clock, which is why that is kept: memory that has drained may count as
+//    draining still.
 //  - A host-blocking machine (the original engine) computes nothing while it
 //    copies, always copies out and moves nothing aside.
 // Limitations: storages of at most 1 MiB stay on the device and take no part
@@ -61,11 +61,11 @@ struct Totals {
   std::array<Time, kStallCauses> stalls{}; // by Stall
 };
 
-// A storage, or memory that is still being copied out, which has the id 0.
+// A storage, or draining memory.
 struct Paged : at::cuda::lms::Page {
   uintptr_t address = 0; // while resident
   CopyId arrival = kNoCopy; // its last page-in
-  CopyId departure = kNoCopy; // its last page-out
+  CopyId write_back = kNoCopy; // its last page-out
   bool is_prefetched = false; // its last page-in was ahead of its use
   bool is_pinned = false; // by the next operator
   bool is_alive = false;
@@ -86,7 +86,7 @@ struct OutOfMemory : std::runtime_error {
 
   size_t line;
   size_t wanted; // contiguous bytes
-  size_t missing; // of these, when all that may leave has left
+  size_t missing; // of these, when all that can be evicted is
 };
 
 class Simulation {
@@ -129,7 +129,7 @@ class Simulation {
   void hand_over(Paged& page);
   void settle(Paged& page, uintptr_t address);
   void evict_all();
-  Paged* first_leaving();
+  Paged* first_draining();
   void note_arrivals();
   void reap();
 
@@ -146,7 +146,7 @@ class Simulation {
   at::cuda::lms::Policy& policy_;
   Memory memory_;
   std::vector<Paged> pages_; // by storage
-  std::deque<Paged> leaving_; // in the order in which their copies end
+  std::deque<Paged> draining_; // in the order in which their copies end
   Link link_;
   std::vector<Interval> computing_;
   Totals totals_; // its `time` is the compute stream's clock

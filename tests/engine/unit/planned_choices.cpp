@@ -67,7 +67,7 @@ struct Turns {
   Page* future(size_t distance) {
     return layers[(next + distance - 1) % layers.size()];
   }
-  // It has to leave against the plan.
+  // It has to be evicted against the plan.
   void drive_out(Page* page) {
     EXPECT(page->resident);
     EXPECT((window(page, nullptr) == std::vector<Page*>{page}));
@@ -143,8 +143,9 @@ TEST(WhatStrayedComesBeforeWhatIsNeededMuchLater) {
 
 TEST(WhatIsStillArrivingIsNoSoonerFree) {
   constexpr size_t kBytes = 4 * kMinBlockSize;
-  Page left; // memory that is free when all that was sent has left
-  left.bytes = left.leaves_at = kBytes;
+  Page draining; // free when all that was sent is written back
+  draining.draining = true;
+  draining.bytes = draining.drained_at = kBytes;
   Page clean;
   clean.id = 1;
   clean.bytes = kBytes;
@@ -153,8 +154,8 @@ TEST(WhatIsStillArrivingIsNoSoonerFree) {
   Segment segment;
   segment.size = 2 * kBytes;
   layout.add_segment(kBytes, segment);
-  for (Page* page : {&left, &clean}) {
-    const uintptr_t address = page == &left ? kBytes : 2 * kBytes;
+  for (Page* page : {&draining, &clean}) {
+    const uintptr_t address = page == &draining ? kBytes : 2 * kBytes;
     page->resident = page->evictable = true;
     layout.add_block(address, kBytes);
     layout.find(address).second->page = page;
@@ -165,7 +166,8 @@ TEST(WhatIsStillArrivingIsNoSoonerFree) {
   request.arrived = clean.arrives_at = 1;
   EXPECT(policy->choose_window(layout, request) == std::vector<Page*>{&clean});
   request.arrived = 0;
-  EXPECT(policy->choose_window(layout, request) == std::vector<Page*>{&left});
+  EXPECT(
+      policy->choose_window(layout, request) == std::vector<Page*>{&draining});
 }
 
 TEST(WhatDiesLeavesBeforeWhatComesBack) {

@@ -26,7 +26,7 @@ class Counting final : public Ranking {
     ++looks;
     return {page.last_use, 0, page.bytes};
   }
-  bool may_leave(const Page& page) const override {
+  bool may_evict(const Page& page) const override {
     ++looks;
     return page.next_use != 0;
   }
@@ -137,15 +137,16 @@ TEST(ASearchForMuchRoomLooksAtMore) {
 
 TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
   World world(10);
-  Page leaving; // more bytes to wait for than any other costs
-  leaving.leaves_at = 100 * kPage;
+  Page draining; // more bytes to wait for than any other costs
+  draining.draining = true;
+  draining.drained_at = 100 * kPage;
   Request request{kPage, 0};
-  request.sent = request.left = 0;
+  request.sent = request.drained = 0;
   const auto policy = make_policy("planned");
-  EXPECT(policy->choose_window(world.layout, request).front()->id > 0);
-  request.leaving = &leaving;
+  EXPECT(!policy->choose_window(world.layout, request).front()->draining);
+  request.draining = &draining;
   const auto chosen = policy->choose_window(world.layout, request);
-  EXPECT((chosen == std::vector<Page*>{&leaving}));
+  EXPECT((chosen == std::vector<Page*>{&draining}));
 }
 
 // --- clearings ---
@@ -237,21 +238,21 @@ TEST(TheRestOfALargeGapServesAgain) {
       cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.size() == 2);
 }
 
-TEST(WhatMovesTakesTheRoomOfWhatIsLeft) {
+TEST(WhatMovesTakesTheRoomOfWhatDrains) {
   World world(12);
   for (Page& page : world.pages) {
     page.evictable = page.id <= 4;
   }
-  const auto leave = [&](size_t place, uint64_t leaves_at) {
+  const auto drain = [&](size_t place, uint64_t drained_at) {
     Page& page = world.pages[place];
-    page.id = 0;
-    page.leaves_at = leaves_at;
+    page.draining = true;
+    page.drained_at = drained_at;
     page.evictable = true;
     return &page;
   };
   world.remove(1);
-  const Page* later = leave(6, 2 * kPage);
-  const Page* sooner = leave(9, kPage);
+  const Page* later = drain(6, 2 * kPage);
+  const Page* sooner = drain(9, kPage);
   Request request{2 * kPage, 0};
   request.sent = 2 * kPage;
   const auto clearing = cheapest_clearing(world.layout, request, nullptr);
@@ -264,12 +265,12 @@ TEST(WhatMovesTakesTheRoomOfWhatIsLeft) {
       clearing.extent.begin == World::address(0));
 }
 
-TEST(NeighboursThatAreLeftAreOneRoom) {
+TEST(NeighboursThatDrainAreOneRoom) {
   World world(12);
   for (Page& page : world.pages) {
     page.evictable = false;
   }
-  // A page of two beside a gap of one; memory of one each that is being left,
+  // A page of two beside a gap of one; memory of one each that is draining,
   // in two places, and in two next to each other.
   world.remove(0);
   world.remove(1);
@@ -282,17 +283,17 @@ TEST(NeighboursThatAreLeftAreOneRoom) {
   world.layout.find(World::address(1)).second->page = &large;
   Request request{3 * kPage, 0};
   request.sent = 4 * kPage;
-  uint64_t leaves_at = 0;
+  uint64_t drained_at = 0;
   for (const size_t place : {4, 6, 8}) {
     Page& page = world.pages[place];
-    page.id = 0;
-    page.leaves_at = leaves_at += kPage;
+    page.draining = true;
+    page.drained_at = drained_at += kPage;
     page.evictable = true;
   }
   EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
   Page& neighbour = world.pages[9];
-  neighbour.id = 0;
-  neighbour.leaves_at = leaves_at += kPage;
+  neighbour.draining = true;
+  neighbour.drained_at = drained_at += kPage;
   neighbour.evictable = true;
   const auto clearing = cheapest_clearing(world.layout, request, nullptr);
   EXPECT(clearing.pages.size() == 5 && clearing.pages.front() == &large);

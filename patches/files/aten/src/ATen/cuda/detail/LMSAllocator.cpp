@@ -180,7 +180,7 @@ void* Allocator::try_allocate(
 }
 
 // Makes more and more room until the allocation succeeds: first by whole
-// segments, then by everything that can leave, then in other streams' memory.
+// segments, then by everything evictable, then in other streams' memory.
 void* Allocator::allocate_with_room(
     Allocation& wanted,
     Handover::Events& pending) {

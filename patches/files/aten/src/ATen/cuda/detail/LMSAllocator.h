@@ -57,7 +57,7 @@ class Allocator final : public AllocatorForwarder {
   // nothing if there is not as much. It does not show in peak statistics.
   void take_segment(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
 
-  // With LMS on: what could be had, storages having left for it.
+  // With LMS on: what could be had by evicting storages.
   void cacheInfo(c10::DeviceIndex device, size_t* largest_block) override;
   void emptyCache(MempoolId_t pool) override;
   AllocatorStats getDeviceStats(c10::DeviceIndex device) override;

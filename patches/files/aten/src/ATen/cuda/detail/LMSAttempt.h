@@ -12,8 +12,9 @@ namespace at::cuda::lms {
 // scattered, the memory between them may be too small a piece for a result,
 // though there is enough of it, and they cannot be moved: the operator has
 // their addresses. So when it runs out of memory its pins are given back,
-// everything leaves, and the memory is taken as one segment. The operator then
-// runs again, its storages side by side, with all that is free in one piece.
+// everything is evicted, and the memory is taken as one segment. The operator
+// then runs again, its storages side by side, with all that is free in one
+// piece.
 //
 // It runs again only where nobody can tell: when it had done nothing yet, or
 // when it is one of PyTorch's own that writes nothing but its results and draws

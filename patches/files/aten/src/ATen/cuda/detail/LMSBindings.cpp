@@ -111,7 +111,7 @@ PinGuard::PinGuard(const c10::Storage& storage) {
     return;
   }
   const auto index = storage.device().index();
-  const Pins pins = Device::get(index).enter(
+  const Pins pins = Device::get(index).pin(
       {{storage.unsafeGetStorageImpl(), /*writes=*/true}},
       c10::cuda::getCurrentCUDAStream(index).stream(),
       /*adopt=*/true);

@@ -14,30 +14,30 @@ namespace {
 constexpr size_t kClearings = 16; // looked at for room outside, cheapest first
 
 // A tight clearing is for requests of at least this part of the memory: pages
-// that leave for a smaller one are about as small, and soon back.
+// that are evicted for a smaller one are about as small, and soon back.
 constexpr size_t kLarge = 128;
 
 // A copy to the host takes so many times longer than one within the device.
-constexpr size_t kCostOfLeaving = 16;
+constexpr size_t kCostOfDraining = 16;
 
 class BytesToMove final : public Ranking {
  public:
   explicit BytesToMove(const Request& request)
-      : left_(request.left), arrived_(request.arrived) {}
+      : drained_(request.drained), arrived_(request.arrived) {}
 
   Cost cost_of(const Page& page) const override {
-    return page.id == 0
-        ? Cost{0, kCostOfLeaving * bytes_until_left(page, left_), 0}
+    return page.draining
+        ? Cost{0, kCostOfDraining * bytes_until_drained(page, drained_), 0}
         : Cost{0, 0, page.bytes};
   }
 
   // What is still on its way would have to arrive first.
-  bool may_leave(const Page& page) const override {
-    return page.id == 0 || page.arrives_at <= arrived_;
+  bool may_evict(const Page& page) const override {
+    return page.draining || page.arrives_at <= arrived_;
   }
 
  private:
-  const uint64_t left_; // see Request
+  const uint64_t drained_; // see Request
   const uint64_t arrived_;
 };
 
@@ -51,19 +51,19 @@ struct Span { // of ranges, first and last included
   }
 };
 
-bool is_leaving(const Block& block) {
-  return block.page && block.page->id == 0 && block.page->evictable;
+bool is_draining(const Block& block) {
+  return block.page && block.page->draining && block.page->evictable;
 }
 
-// A range that is free, is being left, or is kept.
+// A range that is free, is draining, or is kept.
 struct Hole {
   size_t range; // its number
   size_t size;
-  Page* leaving; // null: it is free now
+  Page* draining; // null: it is free now
   bool is_kept; // for something else, see Request
 
   bool is_free(uint64_t until) const {
-    return !is_kept && (!leaving || leaving->leaves_at <= until);
+    return !is_kept && (!draining || draining->drained_at <= until);
   }
 };
 
@@ -74,10 +74,10 @@ struct Ranges {
     for (size_t i = 0; i < all.size(); ++i) {
       const Block* block = all[i].block;
       offsets.push_back(offsets.back() + all[i].size);
-      if (!block || block == &kKept || is_leaving(*block)) {
+      if (!block || block == &kKept || is_draining(*block)) {
         const bool is_kept = block == &kKept;
-        Page* leaving = block && !is_kept ? block->page : nullptr;
-        holes.push_back({i, all[i].size, leaving, is_kept});
+        Page* draining = block && !is_kept ? block->page : nullptr;
+        holes.push_back({i, all[i].size, draining, is_kept});
       }
     }
   }
@@ -94,7 +94,7 @@ class Outside {
       : gaps_(shelf.gaps), free_(shelf.free) {
     for (const Hole& hole : ranges.holes) {
       const bool is_inside = inside.has(hole.range);
-      if (is_inside ? !hole.leaving && !hole.is_kept : hole.is_kept) {
+      if (is_inside ? !hole.draining && !hole.is_kept : hole.is_kept) {
         --changes_[hole.size];
         free_ -= hole.size;
       }
@@ -106,8 +106,8 @@ class Outside {
     return free_;
   }
 
-  // Adds what is being left there until so many bytes have left.
-  void add_leaving(const Ranges& ranges, Span inside, uint64_t until) {
+  // Adds what drains there until so many bytes have drained.
+  void add_draining(const Ranges& ranges, Span inside, uint64_t until) {
     size_t gap = 0; // free ranges next to each other become one
     size_t next = 0; // the range behind it
     for (const Hole& hole : ranges.holes) {
@@ -118,7 +118,7 @@ class Outside {
         ++changes_[gap];
         gap = 0;
       }
-      changes_[hole.size] -= hole.leaving ? 0 : 1;
+      changes_[hole.size] -= hole.draining ? 0 : 1;
       gap += hole.size;
       next = hole.range + 1;
     }
@@ -205,23 +205,23 @@ Clearing clearing_of(uintptr_t begin, const Ranges& ranges, const Span& span) {
 bool fits(const Clearing& clearing, Outside outside) {
   return std::all_of(
       clearing.pages.begin(), clearing.pages.end(), [&](const Page* page) {
-        return page->id == 0 ||
+        return page->draining ||
             outside.take(round_up(page->bytes, kMinBlockSize));
       });
 }
 
-// The memory outside of the span that is being left, what is free first first.
-std::vector<Page*> leaving_outside(const Ranges& ranges, const Span& span) {
-  std::vector<Page*> leaving;
+// The memory outside of the span that is draining, what is free first first.
+std::vector<Page*> draining_outside(const Ranges& ranges, const Span& span) {
+  std::vector<Page*> draining;
   for (const Hole& hole : ranges.holes) {
-    if (hole.leaving && !span.has(hole.range)) {
-      leaving.push_back(hole.leaving);
+    if (hole.draining && !span.has(hole.range)) {
+      draining.push_back(hole.draining);
     }
   }
-  std::sort(leaving.begin(), leaving.end(), [](const Page* a, const Page* b) {
-    return a->leaves_at < b->leaves_at;
+  std::sort(draining.begin(), draining.end(), [](const Page* a, const Page* b) {
+    return a->drained_at < b->drained_at;
   });
-  return leaving;
+  return draining;
 }
 
 // Those of them that have to go for what is inside to fit outside, nothing if
@@ -235,17 +235,17 @@ std::optional<std::vector<Page*>> needed_outside(
   if (fits(clearing, outside)) {
     return std::vector<Page*>{};
   }
-  auto leaving = leaving_outside(ranges, span);
+  auto draining = draining_outside(ranges, span);
   const auto fits_with = [&](size_t count) { // of them, at least one
     Outside more = outside;
-    more.add_leaving(ranges, span, leaving[count - 1]->leaves_at);
+    more.add_draining(ranges, span, draining[count - 1]->drained_at);
     return fits(clearing, std::move(more));
   };
-  if (leaving.empty() || !fits_with(leaving.size())) {
+  if (draining.empty() || !fits_with(draining.size())) {
     return std::nullopt;
   }
   size_t low = 1;
-  size_t high = leaving.size();
+  size_t high = draining.size();
   while (low < high) {
     const size_t middle = (low + high) / 2;
     if (fits_with(middle)) {
@@ -254,8 +254,8 @@ std::optional<std::vector<Page*>> needed_outside(
       low = middle + 1;
     }
   }
-  leaving.resize(high);
-  return leaving;
+  draining.resize(high);
+  return draining;
 }
 
 // The best of the spans, which come cheapest first.
@@ -301,7 +301,7 @@ Clearing tight_one_of(
     size_t moving = 0;
     size_t largest = 0;
     for (const Page* page : clearing.pages) {
-      moving += page->id == 0 ? 0 : page->bytes;
+      moving += page->draining ? 0 : page->bytes;
       largest = std::max(largest, page->bytes);
     }
     if (largest < bytes && moving <= Outside(shelf, ranges, span).free()) {
@@ -320,7 +320,7 @@ Clearing cheapest_clearing(
     uintptr_t* hand) {
   const BytesToMove ranking(request);
   const Shelf& shelf = layout.shelf(request.bytes, request.stream);
-  if (shelf.free + (request.sent - request.left) < request.bytes) {
+  if (shelf.free + (request.sent - request.drained) < request.bytes) {
     return {}; // not even all of what is free, or soon will be, is enough
   }
   const bool may_be_tight = request.kept.begin == request.kept.end &&

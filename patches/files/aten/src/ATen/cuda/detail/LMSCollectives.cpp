@@ -83,7 +83,7 @@ class Collective {
   Collective& operator=(const Collective&) = delete;
   ~Collective() {
     for (const auto& [device, pins] : pinned_) {
-      device->leave_disowned(pins);
+      device->unpin_disowned(pins);
     }
   }
 

@@ -12,10 +12,10 @@
 // ~~~~~~~~~~~~~~~~~~
 // The caching allocator gets memory from the driver in segments as large as the
 // requests of the moment, and a block never spans two of them. While a model
-// fits that hardly matters. Once storages have to leave, it does: a request
-// that no segment can serve needs a whole segment to be given back, and
+// fits that hardly matters. Once storages have to be evicted, it does: a
+// request that no segment can serve needs a whole segment to be given back, and
 // cudaFree blocks the host until the device is idle. So when memory first runs
-// short, everything that can leave does, and the device's memory is taken anew
+// short, everything evictable is evicted, and the device's memory is taken anew
 // as one segment. It costs a page-out of the model, once, and once more when
 // the program has given the segment back by emptying the cache or the limit has
 // changed.
@@ -24,8 +24,8 @@
 // empty they may outgrow their part: the allocator then gives it back, and all
 // is taken anew once large storages run short. Where that goes on (the backward
 // pass uses large storages, the optimizer as many small ones), everything would
-// leave in each iteration. So after kMostLost times memory stays as it comes,
-// until there is a new limit.
+// be evicted in each iteration. So after kMostLost times memory stays as it
+// comes, until there is a new limit.
 //
 // A segment belongs to one
 // stream, so programs that have allocated on several are left alone, and those
@@ -55,7 +55,7 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
   if (Settings::get().original() || Allocator::get().routes_to_pools()) {
     return std::nullopt;
   }
-  if (!is_newly_short_.exchange(false) || is_consolidated_) {
+  if (!is_consolidation_due_.exchange(false) || is_consolidated_) {
     return std::nullopt;
   }
   std::optional<uintptr_t> stream;
@@ -70,7 +70,7 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
     return std::nullopt;
   }
   is_consolidated_ = true;
-  is_short_ = false;
+  has_evicted_ = false;
   return reinterpret_cast<cudaStream_t>(*stream);
 }
 
@@ -174,7 +174,7 @@ void Device::take_tight_segment(cudaStream_t stream) {
 void Device::forget_one_segment() {
   one_segment_ = 0;
   room_for_small_ = 0;
-  is_consolidated_ = is_short_ = is_newly_short_ = false;
+  is_consolidated_ = has_evicted_ = is_consolidation_due_ = false;
   policy_->set_capacity(limit_);
 }
 

@@ -14,7 +14,7 @@ struct Interval {
   uint32_t length = 0; // operators until the next use; 0: there is none
   uint32_t death = 0; // operators until the page dies, if length is 0
   bool is_endless = false; // neither is known
-  bool leaves = false; // the plan's choice
+  bool is_evicted = false; // the plan's choice
   size_t bytes = 0;
   Page* page = nullptr; // on the host by the plan
 };

@@ -85,17 +85,17 @@ class Device {
   // Pins the storages, adopting those not managed yet if `adopt`, and pages in
   // what is not resident; later work on `stream` sees the bytes. If it throws
   // no pin is left behind; c10::OutOfMemoryError when there is no room.
-  Pins enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
+  Pins pin(const Accesses& accesses, cudaStream_t stream, bool adopt);
   // Gives the pins back.
-  void leave(const Pins& pins) noexcept;
+  void unpin(const Pins& pins) noexcept;
   // The same in two steps, for pins that outlive the operator: the thread that
   // took them lets go of them, and later any thread gives them back.
   void disown(const Pins& pins) const;
-  void leave_disowned(const Pins& pins) noexcept;
+  void unpin_disowned(const Pins& pins) noexcept;
   // The operator of that name is launched: gives its pins back, starts to
   // manage its results, which work on `stream` has written, and does what the
   // policy wants done next. `span`: of the operator if it is being recorded.
-  void leave(
+  void finish_operator(
       const Pins& pins,
       const Accesses& results,
       cudaStream_t stream,
@@ -126,7 +126,7 @@ class Device {
 
   enum class Scope { kWindow, kSegments, kAll };
   struct Reclaimed {
-    size_t count = 0; // storages, and memory that others had left
+    size_t count = 0; // storages, and memory that was draining
     size_t bytes = 0; // that are free now
   };
   // Pages out so that a request can be served. Never throws, since it is called
@@ -164,7 +164,7 @@ class Device {
     kRoomy, // leaves as much for small storages as programs usually need
     kTight, // leaves 1/64 of the limit for them
   };
-  // Pages out everything that can leave and makes one free piece of the memory
+  // Pages out everything evictable and makes one free piece of the memory
   // in which work on the stream gets its results. See Note [Gathering an
   // operator's storages].
   void gather(cudaStream_t stream, Gather how);
@@ -199,11 +199,11 @@ class Device {
   bool enforce_limit();
   size_t limit();
   // Bytes that operators' storages can take together: the limit less what
-  // cannot leave, in large steps, so that list operators are seldom cut
+  // cannot be evicted, in large steps, so that list operators are seldom cut
   // otherwise than in the iteration before.
   size_t room_for_operators();
-  // Bytes that one allocation can get once everything has left that can. What
-  // is resident makes no difference to it.
+  // Bytes that one allocation can get once everything evictable is evicted.
+  // What is resident makes no difference to it.
   size_t room_for_one();
   // Bytes that small storages can take on the device together.
   size_t room_for_small();
@@ -224,11 +224,11 @@ class Device {
   // Device memory that its storage does not need any more. It is kept until
   // `events` have happened or somebody needs it: a policy sees a page that can
   // be evicted for nothing.
-  struct Leaving final : Page {
+  struct Draining final : Page {
     c10::DataPtr memory;
     Block* block = nullptr; // null: unknown to the layout
     Handover::Events events; // of the work that reads from it
-    std::list<Leaving>::iterator self; // in leaving_
+    std::list<Draining>::iterator self; // in draining_
   };
 
   // Pages to evict, where host memory may have to be waited for.
@@ -238,7 +238,7 @@ class Device {
 
     std::vector<std::pair<Page*, uint64_t>> pages; // still to go; their ids
     HostMemory::Wait wait; // for the first of them
-    bool keeps_memory = false; // in leaving_, until somebody needs it
+    bool keeps_memory = false; // in draining_, until somebody needs it
     bool has_failed = false; // for some of them
     Reclaimed gone;
   };
@@ -248,7 +248,7 @@ class Device {
   // The rest is called with the mutex held, except where noted.
 
   // Without the mutex.
-  Pins try_enter(const Accesses& accesses, cudaStream_t stream, bool adopt);
+  Pins try_pin(const Accesses& accesses, cudaStream_t stream, bool adopt);
   bool others_hold_pins(); // without the mutex
   bool pin_for_good(
       ManagedStorage* storage,
@@ -296,7 +296,7 @@ class Device {
   // The bytes are about to be written, or host memory is short.
   void drop_host_copy(ManagedStorage* storage);
   void occupy(Block* block, Page* page);
-  void hand_over(Leaving& leaving, Freed& freed);
+  void hand_over(Draining& draining, Freed& freed);
   void free_after(Event copied, c10::DataPtr memory, Freed& freed);
   void free_while_used(ManagedStorage* storage, Freed& freed);
   void take_over_loan(ManagedStorage* storage);
@@ -310,7 +310,7 @@ class Device {
   bool may_grow(size_t bytes) const;
   bool may_reserve(size_t bytes) const; // from the driver
   void shrink(const Request& wanted, Scope scope); // without the mutex
-  void release_left_memory(Freed& freed);
+  void release_drained_memory(Freed& freed);
   void move_out_of(
       const Clearing& clearing,
       const Pins& moving,
@@ -321,7 +321,7 @@ class Device {
       Handover::Events pending); // without the mutex
   void settle_in_place(const Pins& moving) noexcept;
   void note_arrivals();
-  void note_departures();
+  void note_write_backs();
   Event end_to_wait_for(cudaStream_t stream) noexcept;
   void note_progress(Request& request);
   std::optional<cudaStream_t> stream_to_consolidate(); // without the mutex
@@ -364,29 +364,29 @@ class Device {
 
   const c10::DeviceIndex index_;
   std::mutex mutex_;
-  std::condition_variable arrived_; // a storage left State::kArriving
+  std::condition_variable arrived_; // a storage is kArriving no more
 
   std::condition_variable changed_; // the generation or the waiters did
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> letting_go_{0}; // threads with a Freed that is not empty
   std::atomic<int> waiters_{0}; // threads in wait_for_others
-  int64_t operator_pins_ = 0; // pins taken by `enter`
+  int64_t operator_pins_ = 0; // pins taken by `pin`
   int64_t waiting_pins_ = 0; // the part that belongs to waiting threads
 
   std::vector<ManagedStorage*> records_;
   uint64_t last_id_ = 0; // of a record's page
-  std::list<Leaving> leaving_; // oldest first
-  struct CopyOut {
+  std::list<Draining> draining_; // oldest first
+  struct WriteBack {
     Event event; // its end
-    uint64_t leaves_at; // see Page
+    uint64_t drained_at; // see Page
   };
-  std::deque<CopyOut> copies_out_; // not known to have ended, oldest first
+  std::deque<WriteBack> write_backs_; // not known to have ended, oldest first
   std::deque<Event> copies_in_; // the same
   Lead<Event> lead_;
   uint64_t arrived_pages_ = 0; // page-ins known to have ended
-  uint64_t awaited_departure_ = 0; // the latest that page-ins wait for
+  uint64_t awaited_write_back_ = 0; // the latest that page-ins wait for
   uint64_t sent_bytes_ = 0; // to the host, ever
-  uint64_t left_bytes_ = 0; // of these, as far as note_progress has seen
+  uint64_t drained_bytes_ = 0; // of these, as far as note_progress has seen
   uintptr_t clearing_hand_ = 0; // see Note [Bounded search]
   Streams streams_;
   // Of dead storages. See Note [External streams].
@@ -404,9 +404,9 @@ class Device {
   // Trace events that came while the layout was first being read.
   std::vector<TraceEntry> backlog_;
   bool mirrored_ = false;
-  std::atomic<bool> is_short_{false}; // storages had to leave to make room
+  std::atomic<bool> has_evicted_{false}; // storages were evicted to make room
   // Since it was last seen whether there can be one segment.
-  std::atomic<bool> is_newly_short_{false};
+  std::atomic<bool> is_consolidation_due_{false};
   bool is_consolidated_ = false; // see Note [One segment]
   uintptr_t one_segment_ = 0; // its address; 0: there is none
   size_t room_for_small_ = 0; // bytes, if it is

@@ -37,7 +37,7 @@ std::vector<uint32_t> FetchOrder::run_cycle(
     for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
       const uint32_t number = plan_.number(now, slot);
       const Interval& it = plan_.at(number);
-      if (it.leaves && it.length > 0) {
+      if (it.is_evicted && it.length > 0) {
         waiting_.emplace(uint64_t{now} + it.length, number);
       }
     }

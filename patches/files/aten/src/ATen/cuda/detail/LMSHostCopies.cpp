@@ -38,8 +38,8 @@ HostPieces Device::host_memory(size_t bytes, HostMemory::Wait& wait) {
 void Device::free_host_copy(ManagedStorage* record) {
   HostMemory::get().free(
       std::exchange(record->host, {}),
-      record->arrival ? record->arrival : record->departure);
-  record->departure = nullptr;
+      record->arrival ? record->arrival : record->write_back);
+  record->write_back = nullptr;
 }
 
 void Device::drop_host_copy(ManagedStorage* record) {

@@ -82,7 +82,7 @@ void HostMemory::free(HostPieces pieces, Event ready) {
     bytes_used_ -= piece.bytes;
   }
   if (ready) {
-    leaving_.push_back({std::move(pieces), std::move(ready)});
+    freed_.push_back({std::move(pieces), std::move(ready)});
   } else {
     give_back(pieces);
   }
@@ -324,10 +324,10 @@ void HostMemory::give_up_unused(Wait& wait) {
 // nothing.
 bool HostMemory::collect() {
   bool any = false;
-  for (auto it = leaving_.begin(); it != leaving_.end();) {
+  for (auto it = freed_.begin(); it != freed_.end();) {
     if (has_happened(it->ready)) {
       give_back(it->pieces);
-      it = leaving_.erase(it);
+      it = freed_.erase(it);
       any = true;
     } else {
       ++it;
@@ -339,8 +339,8 @@ bool HostMemory::collect() {
 // No memory is left that is not being copied from: the oldest copy is likely to
 // be the first to end.
 void HostMemory::wait_for_a_copy(Wait& wait) {
-  if (!leaving_.empty()) {
-    wait.copy_ = leaving_.front().ready;
+  if (!freed_.empty()) {
+    wait.copy_ = freed_.front().ready;
     wait.is_needed_ = true;
   }
 }

@@ -131,7 +131,7 @@ class HostMemory {
     size_t bytes;
     Pool* pool;
   };
-  struct Leaving {
+  struct Freed {
     HostPieces pieces;
     Event ready;
   };
@@ -170,7 +170,7 @@ class HostMemory {
   std::map<c10::DeviceIndex, int> node_by_device_;
   std::map<int, Pool> pools_; // by NUMA node
   std::map<char*, Slab> slabs_; // by address
-  std::list<Leaving> leaving_; // freed, copy still running; oldest first
+  std::list<Freed> freed_; // freed, copy still running; oldest first
   HostLedger ledger_;
   size_t limit_ = 0; // bytes; 0: the default, which is not known yet
   size_t bytes_used_ = 0;

@@ -16,15 +16,16 @@ constexpr size_t round_up(size_t bytes, size_t unit) {
 
 // What a policy knows of a managed storage.
 struct Page {
-  uint64_t id = 0; // never given to another; 0: memory that is being left, see
-                   // Device::Leaving
+  uint64_t id = 0; // never given to another
   size_t bytes = 0; // of the storage, not rounded to the allocator's block
   bool resident = false; // on the device, or on its way there
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // the host has its bytes: evicting it copies nothing
-  // With id 0: how many bytes have to have left the device, of all that ever
-  // do, until the memory is free.
-  uint64_t leaves_at = 0;
+  // No storage's, but memory that one was evicted from while its bytes are
+  // still being written back. It is free once so many bytes have been written
+  // back, of all that ever are.
+  bool draining = false;
+  uint64_t drained_at = 0;
   // The page-in that it came with, or comes with, of all that there ever were.
   uint64_t arrives_at = 0;
   // The rest is the policy's own, in operators seen; kNever: none is known.

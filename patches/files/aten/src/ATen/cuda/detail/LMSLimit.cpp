@@ -140,7 +140,7 @@ void Device::obey_limit() noexcept {
   try {
     enforce_limit();
     if (excess() > 0) {
-      is_short_ = is_newly_short_ = true;
+      has_evicted_ = is_consolidation_due_ = true;
       if (const auto stream = stream_to_consolidate()) {
         consolidate(*stream);
       }
@@ -178,7 +178,7 @@ size_t Device::limit() {
   return limit_;
 }
 
-// Bytes that cannot leave.
+// Bytes that cannot be evicted.
 size_t Device::stuck_bytes() const {
   return layout_.allocated() - page_bytes_ +
       static_cast<size_t>(stats_.pinned_bytes[kAll].current);

@@ -24,8 +24,8 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// The share of a chunk of small storages: they do not leave one by one, but all
-// that are pinned together must fit.
+// The share of a chunk of small storages: they are not evicted one by one, but
+// all that are pinned together must fit.
 constexpr size_t kSmallChunksInRoom = 8;
 constexpr size_t kChunksUnderChaos = 3;
 // Of a chunk while a trace is recorded, bytes. That is done where everything

@@ -111,7 +111,7 @@ class OperatorScope {
       }
     }
     for (auto& [device, pins] : used) {
-      device->leave(
+      device->finish_operator(
           pins,
           take_device(touched, device->index()),
           current_stream(device->index()),

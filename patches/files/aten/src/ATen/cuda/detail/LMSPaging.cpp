@@ -39,8 +39,8 @@ c10::DataPtr Device::detach_memory(ManagedStorage* record) {
   return std::move(record->memory);
 }
 
-// Leaves the bytes on the host; the memory joins leaving_. Returns false, with
-// the storage as it was, if a wait is needed or they cannot leave.
+// Leaves the bytes on the host; the memory joins draining_. Returns false, with
+// the storage as it was, if a wait is needed or they cannot be evicted.
 bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
   const bool is_clean = !record->host.empty();
   HostPieces host;
@@ -75,15 +75,15 @@ bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
   const auto bytes = static_cast<int64_t>(record->bytes);
   if (!is_clean) {
     record->host = std::move(host);
-    record->departure = events.front();
+    record->write_back = events.front();
     sent_bytes_ += record->bytes;
-    record->departs_at = sent_bytes_;
-    copies_out_.push_back({record->departure, sent_bytes_});
+    record->written_back_at = sent_bytes_;
+    write_backs_.push_back({record->write_back, sent_bytes_});
     stats_.paged_out.add(record->bytes);
   } else {
     // What reads the host copy must have read it before the copy's memory is
     // used again, also if the storage dies now.
-    record->departure = record->arrival;
+    record->write_back = record->arrival;
     stats_.dropped += 1;
     stats_.dropped_bytes += bytes;
   }
@@ -91,16 +91,16 @@ bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
   stats_.reclaimed += 1;
   stats_.reclaimed_bytes += bytes;
 
-  Leaving& leaving = leaving_.emplace_back();
-  leaving.self = std::prev(leaving_.end());
-  leaving.block = record->block;
-  leaving.memory = detach_memory(record);
-  leaving.events = std::move(events);
-  leaving.evictable = true;
-  leaving.clean = true;
-  leaving.bytes = leaving.block ? leaving.block->size : 0;
-  leaving.leaves_at = sent_bytes_;
-  occupy(leaving.block, &leaving);
+  Draining& draining = draining_.emplace_back();
+  draining.self = std::prev(draining_.end());
+  draining.block = record->block;
+  draining.memory = detach_memory(record);
+  draining.events = std::move(events);
+  draining.draining = draining.evictable = true;
+  draining.clean = true;
+  draining.bytes = draining.block ? draining.block->size : 0;
+  draining.drained_at = sent_bytes_;
+  occupy(draining.block, &draining);
   note_end_of_stay(*record);
   record->users.clear();
   record->arrival = nullptr;
@@ -109,7 +109,7 @@ bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
   return true;
 }
 
-// The storage leaves the device, or dies on it.
+// The storage is evicted, or dies on the device.
 void Device::note_end_of_stay(const ManagedStorage& record) {
   if (record.waits_for == Activity::kWaitForAhead && record.users.empty()) {
     ++stats_.fetched_in_vain;
@@ -180,7 +180,7 @@ bool Device::page_in_ahead(ManagedStorage* record) {
   return true;
 }
 
-// What has to leave for it. False if there is no room.
+// What has to be evicted for it. False if there is no room.
 bool Device::choose_ahead(ManagedStorage* record, Eviction& eviction) {
   Request request = request_for(*record);
   request.ahead = record;
@@ -204,12 +204,13 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     note_home(record, memory.get());
     Handover::Events events = pending;
     // Page-outs end in order, and those of clean pages are page-ins themselves.
-    if (record->departs_at > awaited_departure_) {
-      events.push_back(record->departure);
+    if (record->written_back_at > awaited_write_back_) {
+      events.push_back(record->write_back);
     }
     record->arrival =
         copy_into(memory.get(), record, events, Activity::kPageIn);
-    awaited_departure_ = std::max(awaited_departure_, record->departs_at);
+    awaited_write_back_ =
+        std::max(awaited_write_back_, record->written_back_at);
     copies_in_.push_back(record->arrival);
     record->arrives_at = arrived_pages_ + copies_in_.size();
     stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
@@ -262,7 +263,7 @@ void Device::fetch_ahead(const Pins& ahead) noexcept {
     // The operators that need the bytes will ask again, and report.
     TORCH_WARN_ONCE("LMS could not fetch ahead: ", error.what());
   }
-  leave(ahead);
+  unpin(ahead);
 }
 
 void Device::bring_all_back() {
@@ -284,16 +285,16 @@ void Device::bring_all_back() {
   }
   // All are made resident before the first is let go, so that a failure
   // leaves everything managed.
-  const Pins pins = enter(accesses, /*stream=*/nullptr, /*adopt=*/false);
+  const Pins pins = pin(accesses, /*stream=*/nullptr, /*adopt=*/false);
   try {
     for (const Access& access : accesses) {
       release(access.storage);
     }
   } catch (...) {
-    leave(pins);
+    unpin(pins);
     throw;
   }
-  leave(pins);
+  unpin(pins);
   settle();
 }
 

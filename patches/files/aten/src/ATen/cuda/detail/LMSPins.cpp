@@ -20,7 +20,7 @@
 namespace at::cuda::lms {
 namespace {
 
-// What the calling thread has pinned through `enter` and not given back. A pin
+// What the calling thread has pinned through `pin` and not given back. A pin
 // that another thread gives back makes it inexact, which can only make
 // wait_for_others wait in vain, for a while, or not at all.
 int64_t& pins_of_this_thread(c10::DeviceIndex index) {
@@ -33,7 +33,7 @@ constexpr int kPinAttempts = 64; // to pin one operator's storages
 
 } // namespace
 
-Pins Device::enter(
+Pins Device::pin(
     const Accesses& accesses,
     cudaStream_t stream,
     bool adopt_new) {
@@ -46,7 +46,7 @@ Pins Device::enter(
     bool is_alone = false;
     try {
       const RetryScope retried;
-      return try_enter(accesses, stream, adopt_new);
+      return try_pin(accesses, stream, adopt_new);
     } catch (const c10::OutOfMemoryError&) {
       // Two threads may each hold what the other one needs. This one's pins are
       // given back by now, so the other can go on, and it may try again then.
@@ -65,7 +65,7 @@ Pins Device::enter(
   }
 }
 
-Pins Device::try_enter(
+Pins Device::try_pin(
     const Accesses& accesses,
     cudaStream_t stream,
     bool adopt_new) {
@@ -107,7 +107,7 @@ Pins Device::try_enter(
       note_access(pin, stream);
     }
   } catch (...) {
-    leave(pins);
+    unpin(pins);
     throw;
   }
   return pins;
@@ -132,7 +132,7 @@ void Device::give_back(const Pins& pins, Freed& freed) noexcept {
   }
 }
 
-void Device::leave(const Pins& pins) noexcept {
+void Device::unpin(const Pins& pins) noexcept {
   Freed freed(*this);
   Lock lock(*this);
   streams_.note_work(current_stream(index_));
@@ -143,12 +143,12 @@ void Device::disown(const Pins& pins) const {
   pins_of_this_thread(index_) -= static_cast<int64_t>(pins.size());
 }
 
-void Device::leave_disowned(const Pins& pins) noexcept {
+void Device::unpin_disowned(const Pins& pins) noexcept {
   pins_of_this_thread(index_) += static_cast<int64_t>(pins.size());
-  leave(pins);
+  unpin(pins);
 }
 
-void Device::leave(
+void Device::finish_operator(
     const Pins& pins,
     const Accesses& results,
     cudaStream_t stream,
@@ -213,7 +213,7 @@ void Device::leave(
   if (C10_UNLIKELY(is_limit_to_obey_.load(std::memory_order_relaxed))) {
     obey_limit();
   }
-  if (C10_UNLIKELY(is_newly_short_.load(std::memory_order_relaxed))) {
+  if (C10_UNLIKELY(is_consolidation_due_.load(std::memory_order_relaxed))) {
     if (const auto stream_of_all = stream_to_consolidate()) {
       consolidate(*stream_of_all);
     }
@@ -294,7 +294,7 @@ Pins Device::obey(const Actions& actions, Eviction& eviction, Freed& freed) {
 // The end of the operators that the host is too far ahead of, operator_ being
 // the last one; null if it is not.
 Event Device::end_to_wait_for(cudaStream_t stream) noexcept {
-  if (copies_in_.empty() && copies_out_.empty()) {
+  if (copies_in_.empty() && write_backs_.empty()) {
     lead_.clear();
     return {};
   }
@@ -302,7 +302,7 @@ Event Device::end_to_wait_for(cudaStream_t stream) noexcept {
     return {};
   }
   note_arrivals();
-  note_departures();
+  note_write_backs();
   return lead_.put(event_or_drained(index_, stream)).value_or(nullptr);
 }
 

@@ -13,7 +13,7 @@ namespace at::cuda::lms {
 namespace {
 
 constexpr int kCycles = 3; // simulated; the second one is the steady state
-// A page that dies is not fetched again: it may leave for so much less time.
+// A page that dies is not fetched again: it may be away for so much less time.
 constexpr uint64_t kDeath = 8;
 // The part of the capacity that is kept for pages on their way, at most:
 // 1 / kMostAhead.
@@ -58,8 +58,8 @@ Plan::Plan(Cycle cycle, size_t capacity)
     least_ = 0;
   }
   const size_t kept = capacity - std::min(typical(), capacity / kMostAhead);
-  choose_leaving(kept);
-  choose_more_leaving(kept);
+  choose_victims(kept);
+  choose_more_victims(kept);
   if (has_traffic_) {
     choose_fetches(capacity, kept);
   }
@@ -91,7 +91,7 @@ size_t Plan::typical() const {
 }
 
 // See Note [Planning an iteration], 1.
-void Plan::choose_leaving(size_t capacity) {
+void Plan::choose_victims(size_t capacity) {
   const uint32_t n = length();
   struct Idle {
     uint64_t end; // next use or death, or never
@@ -137,7 +137,7 @@ void Plan::choose_leaving(size_t capacity) {
       is_out[farthest.number] = 1;
       used -= cycle_.intervals[farthest.number].bytes;
       if (farthest.begin / n == 1) {
-        cycle_.intervals[farthest.number].leaves = true;
+        cycle_.intervals[farthest.number].is_evicted = true;
         has_traffic_ = true;
       }
       if (farthest.end == kNever) {
@@ -153,7 +153,7 @@ void Plan::choose_leaving(size_t capacity) {
       is_out[i] = 0;
       const Interval& it = cycle_.intervals[i];
       // Of what dies, too, evicting wins the time until then only. What is
-      // used or dies with the next operator cannot leave in between.
+      // used or dies with the next operator cannot be evicted in between.
       const uint64_t length = it.length > 0 ? it.length : it.death;
       if (it.bytes >= least_ && (it.is_endless || length > 1)) {
         const uint64_t weight = it.length > 0 ? 1 : kDeath;
@@ -169,8 +169,8 @@ void Plan::choose_leaving(size_t capacity) {
   }
 }
 
-// Bytes that pages of fewer than `below` bytes take by position, if what leaves
-// comes back with its next use.
+// Bytes that pages of fewer than `below` bytes take by position, if what is
+// evicted comes back with its next use.
 std::vector<int64_t> Plan::managed(size_t below) const {
   const uint32_t n = length();
   std::vector<int64_t> steps(n + 1, 0);
@@ -179,10 +179,10 @@ std::vector<int64_t> Plan::managed(size_t below) const {
       continue;
     }
     const uint64_t begin = it.begin;
-    const uint64_t end = it.leaves ? begin + 1
-        : it.length > 0            ? begin + it.length
-        : it.is_endless            ? begin + n
-                                   : begin + it.death + 1;
+    const uint64_t end = it.is_evicted ? begin + 1
+        : it.length > 0                ? begin + it.length
+        : it.is_endless                ? begin + n
+                                       : begin + it.death + 1;
     add_around(steps, begin, end, static_cast<int64_t>(it.bytes));
   }
   steps.pop_back();
@@ -199,18 +199,18 @@ std::vector<int64_t> Plan::residency() const {
 }
 
 // See Note [Planning an iteration], 1.
-void Plan::choose_more_leaving(size_t capacity) {
+void Plan::choose_more_victims(size_t capacity) {
   const uint32_t n = length();
   RangeMaximum resident(residency());
   // The next use and the interval's number, farthest first.
   std::priority_queue<std::pair<uint64_t, uint32_t>> idle;
-  const auto may_leave = [this](const Interval& it) {
-    return !it.leaves && it.length > 1 && it.bytes >= least_;
+  const auto may_evict = [this](const Interval& it) {
+    return !it.is_evicted && it.length > 1 && it.bytes >= least_;
   };
   for (uint32_t i = 0; i < count(); ++i) { // of the cycle before
     const uint64_t end =
         uint64_t{cycle_.intervals[i].begin} + cycle_.intervals[i].length;
-    if (may_leave(cycle_.intervals[i]) && end > n) {
+    if (may_evict(cycle_.intervals[i]) && end > n) {
       idle.emplace(end - n, i);
     }
   }
@@ -219,16 +219,16 @@ void Plan::choose_more_leaving(size_t capacity) {
            !idle.empty() && idle.top().first > now) {
       Interval& it = cycle_.intervals[idle.top().second];
       idle.pop();
-      if (it.leaves) {
+      if (it.is_evicted) {
         continue;
       }
-      it.leaves = has_traffic_ = true;
+      it.is_evicted = has_traffic_ = true;
       resident.add(
           (it.begin + 1) % n, it.length - 1, -static_cast<int64_t>(it.bytes));
     }
     for (uint32_t slot = 0; slot < slots(now); ++slot) {
       const Interval& it = interval(now, slot);
-      if (may_leave(it)) {
+      if (may_evict(it)) {
         idle.emplace(uint64_t{now} + it.length, number(now, slot));
       }
     }
@@ -238,8 +238,8 @@ void Plan::choose_more_leaving(size_t capacity) {
 // See Note [Planning an iteration], 3.
 void Plan::choose_fetches(size_t capacity, size_t kept) {
   const std::vector<int64_t> resident = residency();
-  // Those that come back in the cycle after the one that they left in compete
-  // with those of that cycle, so they have to be known from the start.
+  // Those that come back in the cycle after the one that they were evicted in
+  // compete with those of that cycle, so they have to be known from the start.
   std::vector<uint32_t> later;
   for (int i = 1; i < kCycles; ++i) {
     FetchOrder order(*this, resident, capacity, kept);
@@ -253,7 +253,7 @@ void Plan::choose_fetches(size_t capacity, size_t kept) {
     for (const uint32_t number : fetches[position]) {
       Interval& it = at(number);
       if (it.begin == position) {
-        it.leaves = false; // there is room for it after all
+        it.is_evicted = false; // there is room for it after all
         continue;
       }
       fetches_.push_back(number);

@@ -14,16 +14,16 @@ namespace at::cuda::lms {
 // that goes on for ever. Between two uses a page is idle; that *interval* may
 // be spent on the host. The plan decides which intervals are, and when their
 // pages come back:
-//  1. What must leave: the cycle is simulated, and wherever its pages do not
-//     fit, the idle page whose next use is farthest leaves (Belady's rule; one
-//     that dies is not copied back, so its time counts several times as much).
-//     Room for a typical page is left over, so that one can arrive while others
-//     are in use: without it fewer bytes would move, but nothing could overlap.
-//     The simulation runs three cycles, so that what is found is the steady
-//     state. That need not have the period of the cycle (the pages that stay
-//     may be others in each), so where its second cycle, repeated, does not
-//     fit, more leaves.
-//  2. A page that leaves does so right after the use before, which spreads the
+//  1. Victims: the cycle is simulated, and wherever its pages do not fit, the
+//     idle page whose next use is farthest is evicted (Belady's rule; one that
+//     dies is not copied back, so its time counts several times as much). Room
+//     for a typical page is left over, so that one can arrive while others are
+//     in use: without it fewer bytes would move, but nothing could overlap. The
+//     simulation runs three cycles, so that what is found is the steady state.
+//     That need not have the period of the cycle (the pages that stay may be
+//     others in each), so where its second cycle, repeated, does not fit, more
+//     is evicted.
+//  2. A page is evicted right after the use before, which spreads the
 //     copies and gives the room early.
 //  3. When it comes back: as early as there is room up to its next use, given
 //     everything else that is resident then; who is needed first is first. So
@@ -87,8 +87,8 @@ class Plan {
 
  private:
   size_t typical() const;
-  void choose_leaving(size_t capacity);
-  void choose_more_leaving(size_t capacity);
+  void choose_victims(size_t capacity);
+  void choose_more_victims(size_t capacity);
   void choose_fetches(size_t capacity, size_t kept);
   std::vector<int64_t> managed(size_t below) const;
   std::vector<int64_t> residency() const;
@@ -97,7 +97,7 @@ class Plan {
   std::vector<uint32_t> fetches_; // by position
   std::vector<uint32_t> fetches_from_; // by position, and the end
   std::vector<char> is_due_; // by interval; empty if nothing moves
-  size_t least_ = 0; // bytes of a page that may leave
+  size_t least_ = 0; // bytes of a page that may be evicted
   bool has_traffic_ = false;
   bool is_complete_ = true;
 };

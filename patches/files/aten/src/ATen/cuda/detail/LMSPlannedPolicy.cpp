@@ -33,7 +33,8 @@ constexpr uint64_t kStepsPerUse = 4;
 // more of them came at another time than 1 in kHitsPerSurprise did not.
 constexpr uint64_t kHitsPerSurprise = 8;
 constexpr uint64_t kMostSurprises = 32;
-// How long before its next use a page is fetched that left against the plan.
+// How long before its next use a page is fetched that was evicted against
+// the plan.
 constexpr uint64_t kStrayDistance = 64; // operators
 // It is fetched before a page of the plan if it is needed sooner by 1 / kSooner
 // of the time until that one is. Nothing but what is needed sooner may be ahead
@@ -50,7 +51,7 @@ constexpr uint64_t kNear = 16; // operators
 
 void PlannedPolicy::set_capacity(size_t bytes) {
   if (bytes != capacity_) {
-    is_short_ = is_short_ && bytes < capacity_;
+    must_plan_ = must_plan_ && bytes < capacity_;
     capacity_ = bytes;
     drop_plan();
   }
@@ -140,7 +141,7 @@ bool PlannedPolicy::is_plan_due() const {
     return !is_complete_ && history_.now() - planned_at_ >= lag;
   }
   const uint64_t least = lag > History::kAlways ? lag / kLongMatches : 0;
-  return is_short_ && lag > 0 &&
+  return must_plan_ && lag > 0 &&
       history_.matched() >= std::max(needed_matches_, least) &&
       history_.now() >= distrusted_until_;
 }
@@ -223,8 +224,8 @@ void PlannedPolicy::tell(Page* page, Actions& actions) {
   Interval& interval = plan_->at(number);
   foretell(interval, page->last_use, *page);
   const bool is_due = plan_->is_due(number);
-  if (interval.leaves && !is_due) {
-    leave(interval, page, actions); // it should have left by now
+  if (interval.is_evicted && !is_due) {
+    evict(interval, page, actions); // it should have been by now
   } else if (is_due && !page->resident) {
     wishes_.ask_for(page);
   } else if (!page->resident && page->next_use != Page::kNever) {
@@ -257,7 +258,7 @@ void PlannedPolicy::foretell(
   page.death = dies ? now + interval.death : Page::kNever;
 }
 
-void PlannedPolicy::leave(Interval& interval, Page* page, Actions& actions) {
+void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
   interval.page = page;
   if (page->resident) {
     actions.evict.push_back(page);
@@ -280,8 +281,8 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     use.page->was_stray = false;
     wishes_.ask_no_more_for(*use.page); // it has come
     foretell(interval, history_.now(), *use.page);
-    if (interval.leaves) {
-      leave(interval, use.page, actions);
+    if (interval.is_evicted) {
+      evict(interval, use.page, actions);
     }
   }
   if (!plan_->has_traffic()) {
@@ -348,13 +349,13 @@ uint64_t PlannedPolicy::distance_to(const Page& page) const {
 }
 
 Cost PlannedPolicy::cost_of(const Page& page) const {
-  if (page.id == 0) {
-    return {0, bytes_until_left(page, left_), 0};
+  if (page.draining) {
+    return {0, bytes_until_drained(page, drained_), 0};
   }
   const size_t out = page.clean ? 0 : page.bytes;
-  // What is on its way may itself wait for memory that is being left.
+  // What is on its way may itself wait for memory that is draining.
   const bool is_here = page.arrives_at <= arrived_;
-  const size_t wait = page.clean && is_here ? 0 : sent_ - left_ + page.bytes;
+  const size_t wait = page.clean && is_here ? 0 : sent_ - drained_ + page.bytes;
   if (!plan_) {
     return {page.last_use, wait, out};
   }
@@ -369,8 +370,8 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
 // What is fetched ahead can wait for the memory of what dies before its use.
 // What comes back would have to be fetched again, and soon if that is not much
 // later.
-bool PlannedPolicy::may_leave(const Page& page) const {
-  if (!ahead_ || page.id == 0) {
+bool PlannedPolicy::may_evict(const Page& page) const {
+  if (!ahead_ || page.draining) {
     return true;
   }
   if (page.next_use == Page::kNever) {
@@ -383,20 +384,20 @@ bool PlannedPolicy::may_leave(const Page& page) const {
 std::vector<Page*> PlannedPolicy::choose_window(
     const Layout& layout,
     const Request& request) {
-  is_short_ = true;
-  if (request.leaving) {
-    return {request.leaving}; // there is nothing better to be found
+  must_plan_ = true;
+  if (request.draining) {
+    return {request.draining}; // there is nothing better to be found
   }
   ahead_ = request.ahead;
   arrived_ = request.arrived;
   sent_ = request.sent;
-  left_ = request.left;
+  drained_ = request.drained;
   auto pages = cheapest_window(layout, request, *this, &hand_);
   ahead_ = nullptr;
   if (plan_) {
     for (Page* page : pages) {
       wishes_.ask_no_more_for(*page); // it would come back at once
-      if (page->id != 0 && page->next_use != Page::kNever) {
+      if (!page->draining && page->next_use != Page::kNever) {
         wishes_.add_stray(page);
       }
     }
@@ -407,7 +408,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
 std::vector<Page*> PlannedPolicy::choose_segments(
     const Layout& layout,
     size_t bytes) {
-  is_short_ = true;
+  must_plan_ = true;
   return cheapest_segments(layout, bytes, *this);
 }
 

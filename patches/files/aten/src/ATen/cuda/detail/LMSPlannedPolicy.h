@@ -70,7 +70,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
 
   Cost cost_of(const Page& page) const override;
-  bool may_leave(const Page& page) const override;
+  bool may_evict(const Page& page) const override;
 
   bool is_plan_due() const;
   void begin_plan(Actions& actions);
@@ -87,11 +87,11 @@ class PlannedPolicy final : public Policy, private Ranking {
   void note_surprises(const Operator& op);
   static void foretell(const Interval& interval, uint64_t now, Page& page);
   uint64_t distance_to(const Page& page) const;
-  void leave(Interval& interval, Page* page, Actions& actions);
+  void evict(Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
   // A request found no room: only then does anything move.
-  bool is_short_ = false;
+  bool must_plan_ = false;
   History history_;
   std::unique_ptr<Plan> plan_;
   std::shared_ptr<PlanDraft> draft_; // null: none is in the making
@@ -109,7 +109,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   const Page* ahead_ = nullptr; // of the request at hand
   uint64_t arrived_ = 0; // of the request at hand, as are the next
   uint64_t sent_ = 0;
-  uint64_t left_ = 0;
+  uint64_t drained_ = 0;
   uintptr_t hand_ = 0; // of the searches, see Note [Bounded search]
 };
 

@@ -22,13 +22,13 @@ struct Extent {
 struct Request {
   size_t bytes = 0; // rounded as the caching allocator rounds
   uintptr_t stream = 0; // the stream whose blocks can serve it
-  // Bytes that were sent to the host so far, and those of them that are there.
+  // Bytes whose write-back was queued so far, and those of them that are done.
   uint64_t sent = 0;
-  uint64_t left = 0;
+  uint64_t drained = 0;
   uint64_t arrived = 0; // page-ins that have ended, see Page::arrives_at
-  // Memory of just this size that is being left and is free before all other;
+  // Memory of just this size that is draining and is free before all other;
   // null: there is none.
-  Page* leaving = nullptr;
+  Page* draining = nullptr;
   // The page that is fetched ahead of its use into the memory; null: an
   // operator needs it now. What is used before that page must stay then.
   const Page* ahead = nullptr;
@@ -57,8 +57,8 @@ struct Operator {
 constexpr size_t kMostArriving = 16;
 
 // A chunk of a list operator takes at most this share of the room there is:
-// many fit, so that storages of the last ones can leave, and those of the next
-// arrive, while one runs.
+// many fit, so that storages of the last ones can be evicted, and those of the
+// next arrive, while one runs.
 constexpr size_t kChunksInRoom = 32;
 
 // A plan in the making that takes too long to be made with the device's lock

@@ -30,10 +30,10 @@ Handover::Events not_happened(const Handover::Events& events) {
 
 } // namespace
 
-// Gives the memory to the allocator; the entry in leaving_ is void then.
-void Device::hand_over(Leaving& leaving, Freed& freed) {
-  const auto address = reinterpret_cast<uintptr_t>(leaving.memory.get());
-  const Handover::Events pending = not_happened(leaving.events);
+// Gives the memory to the allocator; the entry in draining_ is void then.
+void Device::hand_over(Draining& draining, Freed& freed) {
+  const auto address = reinterpret_cast<uintptr_t>(draining.memory.get());
+  const Handover::Events pending = not_happened(draining.events);
   auto [segment, block] = layout_.find(address);
   if (segment && !pending.empty()) {
     if (segment->is_expandable) {
@@ -46,16 +46,16 @@ void Device::hand_over(Leaving& leaving, Freed& freed) {
       handover_.put(address, block->size, pending);
     }
   }
-  occupy(leaving.block, nullptr);
-  freed.add(std::move(leaving.memory));
+  occupy(draining.block, nullptr);
+  freed.add(std::move(draining.memory));
 }
 
 // Frees memory that nobody uses but the copy that ends with the event.
 void Device::free_after(Event copied, c10::DataPtr memory, Freed& freed) {
-  Leaving leaving;
-  leaving.memory = std::move(memory);
-  leaving.events.push_back(std::move(copied));
-  hand_over(leaving, freed);
+  Draining draining;
+  draining.memory = std::move(memory);
+  draining.events.push_back(std::move(copied));
+  hand_over(draining, freed);
 }
 
 // Whether work that LMS has not seen may use a storage that dies, on a stream
@@ -99,26 +99,26 @@ void Device::free_while_used(ManagedStorage* record, Freed& freed) {
 }
 
 // Gives up the page's memory, at once. False if a wait is needed or its bytes
-// cannot leave.
+// cannot be evicted.
 bool Device::evict(Page* page, HostMemory::Wait& wait, Freed& freed) {
-  auto leaving = leaving_.end();
-  if (page->id == 0) {
-    leaving = static_cast<Leaving*>(page)->self;
+  auto draining = draining_.end();
+  if (page->draining) {
+    draining = static_cast<Draining*>(page)->self;
   } else if (page_out(static_cast<ManagedStorage*>(page), wait)) {
-    --leaving;
+    --draining;
   } else {
     return false;
   }
-  hand_over(*leaving, freed);
-  leaving_.erase(leaving);
+  hand_over(*draining, freed);
+  draining_.erase(draining);
   return true;
 }
 
 void Device::Eviction::add(const std::vector<Page*>& victims) {
-  // What is being left first: nothing keeps it alive through a wait.
-  for (const bool is_leaving : {true, false}) {
+  // What is draining first: nothing keeps it alive through a wait.
+  for (const bool is_draining : {true, false}) {
     for (Page* page : victims) {
-      if ((page->id == 0) == is_leaving) {
+      if (page->draining == is_draining) {
         pages.emplace_back(page, page->id);
       }
     }
@@ -135,20 +135,20 @@ void Device::evict(Eviction& eviction, Freed& freed) {
     if (!page->evictable) {
       continue; // it was, before the wait
     }
-    const bool has_left = eviction.keeps_memory
+    const bool is_evicted = eviction.keeps_memory
         ? page_out(static_cast<ManagedStorage*>(page), eviction.wait)
         : evict(page, eviction.wait, freed);
     if (eviction.wait.is_needed()) {
       break;
     }
-    eviction.gone.count += has_left ? 1 : 0;
-    eviction.gone.bytes += has_left ? bytes : 0;
-    eviction.has_failed = eviction.has_failed || !has_left;
+    eviction.gone.count += is_evicted ? 1 : 0;
+    eviction.gone.bytes += is_evicted ? bytes : 0;
+    eviction.has_failed = eviction.has_failed || !is_evicted;
   }
   pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-// Waits and goes on until all have left that can. The same pages leave as
+// Waits and goes on until all are evicted that can be. The same ones are as
 // without a wait, so that it does not matter how long page-locking takes.
 void Device::finish(Eviction& eviction) {
   while (HostMemory::get().finish(eviction.wait)) {
@@ -176,30 +176,30 @@ void Device::note_arrivals() {
   }
 }
 
-void Device::note_departures() {
+void Device::note_write_backs() {
   // They end in order: the first that has not ended is the last to ask.
-  while (!copies_out_.empty() && has_happened(copies_out_.front().event)) {
-    left_bytes_ = copies_out_.front().leaves_at;
-    copies_out_.pop_front();
+  while (!write_backs_.empty() && has_happened(write_backs_.front().event)) {
+    drained_bytes_ = write_backs_.front().drained_at;
+    write_backs_.pop_front();
   }
 }
 
-// Finds out what has left and arrived by now, and tells the request.
+// Finds out what has drained and arrived by now, and tells the request.
 void Device::note_progress(Request& request) {
   note_arrivals();
-  note_departures();
+  note_write_backs();
   request.arrived = arrived_pages_;
   request.sent = sent_bytes_;
-  request.left = sent_bytes_;
-  if (!leaving_.empty()) {
-    Leaving& first = leaving_.front();
-    // Who has got memory already waits for it, and for what left before it.
-    request.left = std::max(left_bytes_, first.leaves_at - first.bytes);
+  request.drained = sent_bytes_;
+  if (!draining_.empty()) {
+    Draining& first = draining_.front();
+    // Who has got memory already waits for it, and for what drained before it.
+    request.drained = std::max(drained_bytes_, first.drained_at - first.bytes);
     const Segment* segment =
         layout_.find(reinterpret_cast<uintptr_t>(first.memory.get())).first;
     if (first.bytes == request.bytes && segment && !segment->is_private &&
         segment->stream == request.stream) {
-      request.leaving = &first;
+      request.draining = &first;
     }
   }
 }
@@ -215,8 +215,8 @@ std::vector<Page*> Device::all_evictable() {
   std::sort(pages.begin(), pages.end(), [](const Page* a, const Page* b) {
     return a->id < b->id;
   });
-  for (Leaving& leaving : leaving_) {
-    pages.push_back(&leaving);
+  for (Draining& draining : draining_) {
+    pages.push_back(&draining);
   }
   return pages;
 }
@@ -241,14 +241,14 @@ Device::Reclaimed Device::reclaim(
           ? policy_->choose_segments(layout_, request.bytes)
           : all_evictable();
       if (scope == Scope::kWindow && !victims.empty()) {
-        is_short_ = is_newly_short_ = true;
+        has_evicted_ = is_consolidation_due_ = true;
       }
       eviction.add(victims);
       evict(eviction, freed);
     }
     finish(eviction);
   } catch (const std::exception& error) {
-    // No memory even for the lists of victims: what has left has left.
+    // No memory even for the lists of victims: what is evicted is evicted.
     TORCH_WARN_ONCE("LMS could not reclaim memory: ", error.what());
   }
   return eviction.gone;
@@ -335,9 +335,9 @@ void Device::settle() {
         homes.insert(segment.stream);
       }
     }
-    while (!leaving_.empty()) {
-      hand_over(leaving_.front(), freed);
-      leaving_.pop_front();
+    while (!draining_.empty()) {
+      hand_over(draining_.front(), freed);
+      draining_.pop_front();
     }
     // They stay noted: the memory may get another owner meanwhile.
     pending = handover_.pending();

@@ -18,7 +18,7 @@
 // a request that finds no gap has it moved to gaps elsewhere, where that is
 // possible: a copy within the device takes a hundredth of the time of one to
 // the host and back. It has a stream of its own, so that operators wait for it
-// only where they need the bytes, or the memory that these left.
+// only where they need the bytes, or the memory that these lay in.
 //
 // Where what lies between is larger than any gap elsewhere, though not than all
 // of them together, a gap is made for it first, in the same way. That goes no
@@ -32,8 +32,8 @@ namespace at::cuda::lms {
 // Makes one gap for the request out of several, if that can be done without
 // paging anything out. Without the mutex.
 void Device::make_gap(const Request& wanted) noexcept {
-  // While nothing has had to leave, there is nothing to be gained.
-  if (!is_short_.load(std::memory_order_relaxed) || is_capturing() ||
+  // While nothing has had to be evicted, there is nothing to be gained.
+  if (!has_evicted_.load(std::memory_order_relaxed) || is_capturing() ||
       Settings::get().original() || Settings::get().chaos()) {
     return;
   }
@@ -48,7 +48,7 @@ void Device::make_gap(const Request& wanted) noexcept {
         return;
       }
       note_progress(request);
-      release_left_memory(freed);
+      release_drained_memory(freed);
     }
     {
       Freed freed(*this);
@@ -59,8 +59,8 @@ void Device::make_gap(const Request& wanted) noexcept {
       clearing = cheapest_clearing(layout_, request, &clearing_hand_);
       HostMemory::Wait unneeded(/*is_allowed=*/false);
       for (Page* page : clearing.pages) {
-        if (page->id == 0) {
-          evict(page, unneeded, freed); // its bytes have left
+        if (page->draining) {
+          evict(page, unneeded, freed); // its bytes have drained
           continue;
         }
         auto* record = static_cast<ManagedStorage*>(page);
@@ -90,14 +90,15 @@ bool Device::has_room_for(const ManagedStorage& record) {
 }
 
 // Frees the memory that nothing read from when progress was last noted.
-void Device::release_left_memory(Freed& freed) {
-  const auto is_left = [this](const Leaving& leaving) {
-    return leaving.leaves_at <= left_bytes_ &&
-        std::all_of(leaving.events.begin(), leaving.events.end(), has_happened);
+void Device::release_drained_memory(Freed& freed) {
+  const auto is_drained = [this](const Draining& draining) {
+    return draining.drained_at <= drained_bytes_ &&
+        std::all_of(
+               draining.events.begin(), draining.events.end(), has_happened);
   };
-  while (!leaving_.empty() && is_left(leaving_.front())) {
-    hand_over(leaving_.front(), freed);
-    leaving_.pop_front();
+  while (!draining_.empty() && is_drained(draining_.front())) {
+    hand_over(draining_.front(), freed);
+    draining_.pop_front();
   }
 }
 

@@ -59,8 +59,8 @@ std::string Device::describe_memory() {
     held += record->held ? record->bytes : 0;
     reclaimable += record->evictable ? record->bytes : 0;
   }
-  for (const Leaving& leaving : leaving_) {
-    reclaimable += leaving.block ? leaving.block->size : 0;
+  for (const Draining& draining : draining_) {
+    reclaimable += draining.block ? draining.block->size : 0;
   }
   size_t managed_blocks = 0;
   size_t blocks = 0;

@@ -11,7 +11,7 @@ bool is_movable(const Range& range, const Ranking& ranking) {
     return true;
   }
   const Page* page = range.block->page;
-  return page && page->evictable && ranking.may_leave(*page);
+  return page && page->evictable && ranking.may_evict(*page);
 }
 
 Sweep::Sweep(const Shelf& shelf, const Request& request, uintptr_t* hand)

@@ -29,15 +29,15 @@ class Ranking {
   virtual ~Ranking() = default;
   virtual Cost cost_of(const Page& page) const = 0;
   // False if the page must stay although it is evictable.
-  virtual bool may_leave(const Page& /*page*/) const {
+  virtual bool may_evict(const Page& /*page*/) const {
     return true;
   }
 };
 
-// Bytes to be copied to the host until the memory of a page that is leaving
-// (id 0) is free. `left`: see Request.
-inline size_t bytes_until_left(const Page& page, uint64_t left) {
-  return page.leaves_at > left ? page.leaves_at - left : 0;
+// Bytes to be copied to the host until the draining memory is free. `drained`:
+// see Request.
+inline size_t bytes_until_drained(const Page& page, uint64_t drained) {
+  return page.drained_at > drained ? page.drained_at - drained : 0;
 }
 
 // Note [Bounded search]
@@ -61,7 +61,7 @@ std::vector<Page*> cheapest_window(
     uintptr_t* hand);
 
 // Pages to move to free ranges outside of the extent, so that this becomes
-// free. Memory that is being left (pages with id 0) just goes: what lies
+// free. Draining memory just goes: what lies
 // inside, and what outside makes room for those that move.
 struct Clearing {
   Extent extent;

@@ -25,7 +25,7 @@ ManagedStorage* as_record(c10::lms::Context* context) {
 
 void unpin_hook(c10::lms::Context* context) {
   auto* record = as_record(context);
-  record->device.leave({{record, /*writes=*/true}});
+  record->device.unpin({{record, /*writes=*/true}});
 }
 
 void hold_hook(c10::lms::Context* context) {

@@ -43,8 +43,8 @@ struct ManagedStorage final : c10::lms::Context, Page {
   // in, until they are written or host memory runs short.
   HostPieces host;
 
-  // The stream whose memory it has, or had when it left. A page-in allocates
-  // there again, so that freeing it means what it means without LMS.
+  // The stream whose memory it has, or had when it was evicted. A page-in
+  // allocates there again, so that freeing it means what it means without LMS.
   cudaStream_t home; // changes where memory is lent, see LMSLoans.cpp
   // Streams with work queued on the bytes since they became resident. Each has
   // waited for their arrival.
@@ -55,9 +55,9 @@ struct ManagedStorage final : c10::lms::Context, Page {
   Event arrival; // page-in copy done; a timed event
   // What a stream's time counts as that waits for it.
   Activity waits_for = Activity::kWaitForDemand;
-  Event departure; // unless resident: the last copy to or from `host` done
+  Event write_back; // unless resident: the last copy to or from `host` done
   // Bytes sent to the host when the page-out was; tells page-outs apart.
-  uint64_t departs_at = 0;
+  uint64_t written_back_at = 0;
 
   uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end

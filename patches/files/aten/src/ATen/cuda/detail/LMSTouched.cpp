@@ -116,8 +116,8 @@ PinsByDevice pin_arguments(
       const auto index = touched.front().device;
       Device& device = Device::get(index);
       pinned.push_back({&device, {}});
-      pinned.back().second = device.enter(
-          take_device(touched, index), current_stream(index), adopt);
+      pinned.back().second =
+          device.pin(take_device(touched, index), current_stream(index), adopt);
     }
   } catch (...) {
     unpin(pinned);
@@ -128,7 +128,7 @@ PinsByDevice pin_arguments(
 
 void unpin(const PinsByDevice& pinned) noexcept {
   for (const auto& [device, pins] : pinned) {
-    device->leave(pins);
+    device->unpin(pins);
   }
 }
 

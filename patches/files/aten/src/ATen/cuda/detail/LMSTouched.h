@@ -36,7 +36,7 @@ inline cudaStream_t current_stream(c10::DeviceIndex device) {
 using PinsByDevice = c10::SmallVector<std::pair<Device*, Pins>, 1>;
 
 // Pins the storages of an operator's arguments for the current streams, see
-// Device::enter. If it throws no pin is left behind.
+// Device::pin. If it throws no pin is left behind.
 PinsByDevice pin_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments,

@@ -23,8 +23,8 @@ struct ManagedStorage;
 // long an operator took is known only when the device has run it, so lines wait
 // in memory, behind the first operator that is not done, and are written later,
 // when no mutex of a device is held: writing may fail with an error, for which
-// `Device::leave` is no place. Recording never waits for the device, but for
-// the last operators in `close`.
+// `Device::finish_operator` is no place. Recording never waits for the device,
+// but for the last operators in `close`.
 //
 // Every operator is between two timed events on its stream. The first one is
 // recorded when the stream waits for all that the operator needs. What the

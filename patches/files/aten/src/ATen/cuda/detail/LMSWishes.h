@@ -11,7 +11,7 @@ namespace at::cuda::lms {
 
 // The pages that are to come back to the device: those asked for, what is
 // needed first at the front whenever it was asked for, and strays, which had to
-// leave against the plan and come back shortly before their next use.
+// are evicted against the plan and come back shortly before their next use.
 class Wishes {
  public:
   void ask_for(Page* page);
