@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import lms_bench
-import simcuda
 from lms_bench import catalogue
 
 from lms_cli import files, simulate
@@ -176,9 +175,8 @@ def fingerprints(environment: Environment, built: Path) -> Fingerprints:
             f"{environment.folder} does not say which files its torch has",
             "Install the LMS wheel there again, or leave --environment out.",
         )
-    simulation = Path(simcuda.__file__).parent
-    used = [*FOLDER.rglob("*.py"), *simulation.glob("*.py"), simulation / "cards.json"]
-    used += built.glob("lib/*.so")
+    simulation = [*simulate.SOURCES.glob("*.py"), simulate.SOURCES / "cards.json"]
+    used = [*FOLDER.rglob("*.py"), *simulation, *built.glob("lib/*.so")]
     rest = "".join(f"{path.name} {files.sha256_of(path)}\n" for path in sorted(used))
     release = records[0].parent.name
     return Fingerprints(
