@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import simcuda
+from support.device import BUILD
 
 FOLDER = Path(__file__).resolve().parent
-BUILD = Path(simcuda.__file__).with_name("build.py")
 
 # Appended to every program: nothing may have slipped by the simulation.
 NOTHING_UNSIMULATED = """

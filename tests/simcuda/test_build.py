@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 import simcuda
-
-BUILD = Path(simcuda.__file__).with_name("build.py")
+from support.device import BUILD
 
 
 def build(out: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

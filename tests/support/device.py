@@ -20,6 +20,7 @@ from support.child import Child, Finished, failure
 
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAMS = TESTS / "programs"
+BUILD = Path(simcuda.__file__).with_name("build.py")  # of the simulation
 TIMEOUT = 600  # seconds: a program that takes longer hangs
 # Settings of a parent that would change what a child does.
 FOREIGN = (
@@ -129,8 +130,7 @@ def find(kind: str, root: Path) -> Device:
     if built:
         return Device("sim", Path(built))
     out = root / ".lms" / "simcuda"
-    script = Path(simcuda.__file__).with_name("build.py")
-    done = subprocess.run([sys.executable, script, "--out", out], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, BUILD, "--out", out], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"the simulated device does not build:\n{done.stderr}")
     return Device("sim", out)
