@@ -3,11 +3,12 @@
 import threading
 
 import torch
-from harness import assert_same, in_thread, is_held, lms, main, numbers, page_out, raises
+from harness import assert_same, in_thread, is_held, lms, main, numbers, page_out, paged_out, raises
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
 MIB = 1 << 20
+BELOW_LMS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("FPGA"))
 
 
 def hooked_methods() -> list[object]:
@@ -340,6 +341,66 @@ def check_switching_while_threads_compute() -> None:
         thread.join()
     torch.cuda.set_enabled_lms(False)
     assert not errors, errors[0]
+
+
+def check_enabling_waits_for_operators_under_way() -> None:
+    """One that began before LMS was turned off finds its storages where they were."""
+    is_inside, may_end, is_enabled = (threading.Event() for _ in range(3))
+    library = torch.library.Library("switching", "FRAGMENT")
+    library.define("slow(Tensor x) -> Tensor")
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        is_inside.set()
+        may_end.wait()
+        with torch._C._ExcludeDispatchKeyGuard(BELOW_LMS):  # as a kernel in C++ takes addresses
+            return x + 1
+
+    library.impl("slow", slow, "CUDA")
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(torch.ops.switching.slow(tensor))
+        except Exception as error:
+            results.append(error)
+
+    def enable() -> None:
+        torch.cuda.set_enabled_lms(True)
+        is_enabled.set()
+
+    torch.cuda.set_enabled_lms(True)
+    tensor = numbers(2000).cuda()
+    threads = [threading.Thread(target=run), threading.Thread(target=enable)]
+    threads[0].start()
+    is_inside.wait()
+    torch.cuda.set_enabled_lms(False)
+    threads[1].start()
+    came_early = is_enabled.wait(0.2)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    lms.enable_thread()
+    assert not came_early
+    assert isinstance(results[0], torch.Tensor), results[0]
+    assert_same(results[0], numbers(2000) + 1)
+    assert not is_held(tensor)
+    torch.cuda.set_enabled_lms(False)
+
+
+def check_what_is_pinned_stays_through_a_switch() -> None:
+    torch.cuda.set_enabled_lms(True)
+    tensor = paged_out(numbers(2000))
+    with lms.pin(tensor):
+        torch.cuda.set_enabled_lms(False)
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.reclaim_inactive()
+        assert lms.is_resident(tensor)
+        assert_same(tensor * 2, numbers(2000) * 2)
+        torch.cuda.reclaim_inactive()
+        assert lms.is_resident(tensor)
+    assert_same(tensor * 2, numbers(2000) * 2)
+    assert not is_held(tensor)
+    torch.cuda.set_enabled_lms(False)
 
 
 def check_device_attribute_of_both_devices() -> None:

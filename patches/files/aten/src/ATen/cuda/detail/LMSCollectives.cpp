@@ -224,6 +224,7 @@ void run_collective(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
+  const UnderWay counted;
   if (!Settings::get().active()) {
     run_operator(op, keys, stack);
     return;

@@ -27,11 +27,10 @@
 // be evicted in each iteration. So after kMostLost times memory stays as it
 // comes, until there is a new limit.
 //
-// A segment belongs to one
-// stream, so programs that have allocated on several are left alone, and those
-// with expandable segments, which are one range of addresses already. A stream
-// that comes later is lent what it needs (Note [Lending memory to other
-// streams]).
+// A segment belongs to one stream, so programs that have allocated on several
+// are left alone, and those with expandable segments, which are one range of
+// addresses already. A stream that comes later is lent what it needs (Note
+// [Lending memory to other streams]).
 
 namespace at::cuda::lms {
 namespace {

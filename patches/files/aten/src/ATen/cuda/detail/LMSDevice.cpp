@@ -87,7 +87,7 @@ ManagedStorage* Device::adopt(
   if (!Settings::get().enabled() || memory.get() == nullptr ||
       memory.get() != memory.get_context() ||
       memory.get_deleter() != Allocator::get().native().raw_deleter() ||
-      storage->lms_access_is_checked() || was_held(storage)) {
+      storage->lms_access_is_checked() || must_stay_unmanaged(storage)) {
     return nullptr;
   }
   auto [segment, block] =

@@ -31,45 +31,11 @@ using c10::IValue;
 // operator adopts: a kernel takes the address of what it allocates itself.
 thread_local int adoption_pauses = 0;
 
-// Operators that began while nothing was adopted, so that they may run on
-// storages without pins; and those of the thread.
-std::atomic<int> unpinned_operators{0};
-thread_local int own_unpinned_operators = 0;
+// Operators under way on all threads, and on this one, where they nest.
+std::atomic<int> operators_under_way{0};
+thread_local int own_operators = 0;
 std::atomic<bool> is_enabling{false};
 constexpr std::chrono::seconds kLongestEnabling{10};
-
-// Counts an operator that begins while nothing is adopted.
-class Unpinned {
- public:
-  Unpinned() {
-    while (!Settings::get().enabled()) {
-      ++unpinned_operators;
-      // Looked at after counting: enable_adoption looks the other way round.
-      if (!is_enabling.load() || own_unpinned_operators > 0) {
-        is_counted_ = true;
-        ++own_unpinned_operators;
-        return;
-      }
-      --unpinned_operators;
-      std::this_thread::yield();
-    }
-  }
-  Unpinned(const Unpinned&) = delete;
-  Unpinned& operator=(const Unpinned&) = delete;
-  ~Unpinned() {
-    if (is_counted_) {
-      --own_unpinned_operators;
-      --unpinned_operators;
-    }
-  }
-
-  bool is_counted() const {
-    return is_counted_;
-  }
-
- private:
-  bool is_counted_ = false;
-};
 
 // --- pinning around one operator ---
 
@@ -194,10 +160,8 @@ void run_pinned(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet below,
     torch::jit::Stack* stack) {
-  const Unpinned unpinned;
-  // One that is not counted takes pins even if LMS has been turned off since:
-  // it may be on again before the operator ends.
-  if (unpinned.is_counted() && !Settings::get().active()) {
+  const UnderWay counted;
+  if (!Settings::get().active()) { // nothing is adopted until it has ended
     op.redispatchBoxed(below, stack);
     return;
   }
@@ -377,13 +341,33 @@ void intercept_operators() {
 
 void enable_adoption() {
   is_enabling.store(true);
+  const int own = own_operators > 0 ? 1 : 0;
   const auto give_up = std::chrono::steady_clock::now() + kLongestEnabling;
-  while (unpinned_operators.load() > 0 &&
+  while (operators_under_way.load() > own &&
          std::chrono::steady_clock::now() < give_up) {
     std::this_thread::yield();
   }
   Settings::get().set_enabled(true);
   is_enabling.store(false);
+}
+
+UnderWay::UnderWay() {
+  while (own_operators == 0) {
+    ++operators_under_way;
+    // Looked at after counting: enable_adoption looks the other way round.
+    if (C10_LIKELY(!is_enabling.load())) {
+      break;
+    }
+    --operators_under_way;
+    std::this_thread::yield();
+  }
+  ++own_operators;
+}
+
+UnderWay::~UnderWay() {
+  if (--own_operators == 0) {
+    --operators_under_way;
+  }
 }
 
 void set_thread_enabled(bool enabled) {

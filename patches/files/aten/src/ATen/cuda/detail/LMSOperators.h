@@ -28,9 +28,19 @@ constexpr auto kKeyAboveAllBackends = c10::DispatchKey::Fake;
 // Registers the kernels; later calls add operators that are new since.
 void intercept_operators();
 
-// Lets storages be adopted, once no intercepted operator runs without pins any
-// more: they must not be hidden under one. Operators that begin meanwhile wait.
+// Lets storages be adopted, once no operator is under way that began before: it
+// may use storages without pins, and none may be hidden under it. Operators
+// that begin meanwhile wait.
 void enable_adoption();
+
+// Exists while an operator is under way.
+class UnderWay {
+ public:
+  UnderWay();
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+  ~UnderWay();
+};
 
 // Turns interception on or off for the calling thread, and for threads that
 // inherit its thread-local state, as autograd's do.

@@ -378,6 +378,7 @@ void Device::drop_pin(ManagedStorage* record, Freed& freed) noexcept {
     stats_.pinned_bytes[pool].remove(static_cast<int64_t>(record->bytes));
   }
   if (record->dead) {
+    record->remove_pinned_mark();
     freed.records.emplace_back(record);
     return;
   }

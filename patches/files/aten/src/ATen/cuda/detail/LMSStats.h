@@ -65,8 +65,8 @@ struct DeviceStats {
   Traffic paged_in; // host to device
   Traffic moved; // within the device
   Traffic fetched_ahead; // the part of paged_in that began before it was needed
-  int64_t fetched_in_vain =
-      0; // storages that were evicted or died without a use
+  // Storages that were evicted or died without a use.
+  int64_t fetched_in_vain = 0;
   Times::Totals times{}; // of what has ended by now
   size_t free_bytes = 0; // in segments that the caching allocator holds
   size_t largest_free_bytes = 0; // the largest range of them

@@ -15,9 +15,11 @@ constexpr auto kAccessError =
     "extension against this wheel's headers. In a thread that was started "
     "before LMS was enabled, call torch.cuda.lms.enable_thread() first.";
 
-// Marks a storage that is not managed any more; no check shows it.
+// Mark a storage that is not managed any more; no check shows them.
 constexpr auto kHeldMark =
     "Large Model Support leaves this CUDA tensor alone: its address was taken.";
+constexpr auto kPinnedMark =
+    "Large Model Support leaves this CUDA tensor alone while it is pinned.";
 
 ManagedStorage* as_record(c10::lms::Context* context) {
   return static_cast<ManagedStorage*>(context);
@@ -103,16 +105,18 @@ void ManagedStorage::restore_data_ptr() {
   shown.release_context(); // this record, which the caller now owns
   shown = std::move(memory);
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
-  auto& message = impl()->get_extra_meta().custom_data_ptr_error_msg_;
-  if (held) {
-    message = kHeldMark;
-  } else {
-    message.reset();
+  impl()->get_extra_meta().custom_data_ptr_error_msg_ =
+      held ? kHeldMark : kPinnedMark;
+}
+
+void ManagedStorage::remove_pinned_mark() {
+  if (has_message(impl(), kPinnedMark)) {
+    impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
   }
 }
 
-bool was_held(c10::StorageImpl* storage) {
-  return has_message(storage, kHeldMark);
+bool must_stay_unmanaged(c10::StorageImpl* storage) {
+  return has_message(storage, kHeldMark) || has_message(storage, kPinnedMark);
 }
 
 void disarm_if_stale(c10::StorageImpl* storage) {

@@ -84,14 +84,16 @@ struct ManagedStorage final : c10::lms::Context, Page {
   void hide_address();
   // Arms the access checks of an unpinned storage.
   void check_access();
-  // Gives the native allocation back to the StorageImpl.
+  // Gives the native allocation back to the StorageImpl, which is marked until
+  // the last pin is gone.
   void restore_data_ptr();
+  void remove_pinned_mark();
 };
 
-// True for a storage that LMS does not manage and must not manage again, since
-// its address escaped when it did. The mark is LMS's error message, left in
-// place without the checks that would show it.
-bool was_held(c10::StorageImpl* storage);
+// True for a storage that LMS does not manage and must not manage: its address
+// escaped when it did, or it has pins of that time. The mark is LMS's error
+// message, left in place without the checks that would show it.
+bool must_stay_unmanaged(c10::StorageImpl* storage);
 
 // Removes the access checks from a storage whose DataPtr was replaced behind
 // LMS's back while they were armed. The caller holds a reference to it.
