@@ -412,4 +412,8 @@ std::vector<Page*> PlannedPolicy::choose_segments(
   return cheapest_segments(layout, bytes, *this);
 }
 
+std::unique_ptr<Policy> make_planned_policy() {
+  return std::make_unique<PlannedPolicy>();
+}
+
 } // namespace at::cuda::lms
