@@ -18,8 +18,6 @@ struct Machine {
   Time latency = 0; // of a copy
   Time host_per_operator = 0; // what the program takes to ask for one
   Time launch = 0; // of a copy within the device
-  // Computes nothing while it copies, and always copies out: the original.
-  bool blocks_host = false;
 };
 
 // The machine that words of the command line describe: capacity=N in bytes,

@@ -24,15 +24,16 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string_view name = argv[1];
-    const auto policy = at::cuda::lms::make_policy(name);
+    const auto* policy = at::cuda::lms::find_policy(name);
     if (!policy && name != "none") {
-      throw std::invalid_argument("there is no such policy");
+      throw std::invalid_argument(
+          "there is no such policy; there are: " +
+          at::cuda::lms::policy_names());
     }
     std::ios::sync_with_stdio(false);
-    lms_replay::Machine machine =
+    const lms_replay::Machine machine =
         lms_replay::parse_machine({argv + 2, argv + argc});
-    machine.blocks_host = name == "original";
-    lms_replay::replay_and_report(std::cin, machine, policy.get());
+    lms_replay::replay_and_report(std::cin, machine, policy);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

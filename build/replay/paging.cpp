@@ -35,7 +35,7 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
     if (auto place = memory_.allocate(page.bytes, link_, host_)) {
       return place;
     }
-    const auto victims = policy_.choose_window(memory_.layout(), request);
+    const auto victims = policy_->choose_window(memory_.layout(), request);
     if (victims.empty()) {
       return std::nullopt;
     }
@@ -50,7 +50,7 @@ std::optional<Memory::Place> Simulation::obtain(const Paged& page, bool ahead) {
 
 // Makes one gap out of several, if that needs no page-out.
 void Simulation::make_gap(const Request& request) {
-  if (machine_.blocks_host ||
+  if (!traits_.joins_memory ||
       memory_.layout().has_gap(request.bytes, request.stream)) {
     return;
   }
@@ -136,9 +136,9 @@ bool Simulation::page_in(Paged& page, bool ahead) {
   enqueue(2); // an event now, and a wait before the first use
   enqueue_copy(Direction::kIn, page.arrival, waits);
   page.is_prefetched = ahead;
-  page.clean = !machine_.blocks_host;
+  page.clean = traits_.keeps_copies;
   settle(page, place->address);
-  if (machine_.blocks_host) {
+  if (traits_.blocks_host) {
     stall_until(link_.end_of(page.arrival), Stall::kDemanded);
   }
   return true;
@@ -158,7 +158,7 @@ CopyIds Simulation::page_out(Paged& page) {
   enqueue(1); // an event
   enqueue_copy(Direction::kOut, page.write_back, 0);
   page.clean = true;
-  if (machine_.blocks_host) {
+  if (traits_.blocks_host) {
     stall_until(link_.end_of(page.write_back), Stall::kMemory);
   }
   return {page.write_back};
@@ -166,7 +166,7 @@ CopyIds Simulation::page_out(Paged& page) {
 
 // Keeps the page's memory until its copy has ended or somebody needs it.
 void Simulation::evict_early(Paged& page) {
-  if (page.clean || machine_.blocks_host) {
+  if (page.clean || traits_.blocks_host) {
     hand_over(page);
     return;
   }

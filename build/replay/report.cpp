@@ -63,7 +63,7 @@ void print_out_of_memory(const OutOfMemory& error) {
 void replay_and_report(
     std::istream& in,
     const Machine& machine,
-    at::cuda::lms::Policy* policy) {
+    const at::cuda::lms::PolicyKind* policy) {
   const Trace trace = read_trace(in);
   const Measured measured = measured_part(trace);
   std::printf("{");

@@ -12,6 +12,6 @@ namespace lms_replay {
 void replay_and_report(
     std::istream& trace,
     const Machine& machine,
-    at::cuda::lms::Policy* policy);
+    const at::cuda::lms::PolicyKind* policy);
 
 } // namespace lms_replay

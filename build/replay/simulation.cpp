@@ -48,11 +48,14 @@ size_t less(size_t whole, size_t part) {
   return whole - std::min(whole, part);
 }
 
-// Bytes of the segment that the engine takes when memory first runs short. The
-// original one takes none; that it has all that is pageable is as near.
-size_t segment_size(const Trace& trace, const Machine& machine) {
+// Bytes of the segment that the engine takes when memory first runs short.
+// Where it takes none, that it has all that is pageable is as near.
+size_t segment_size(
+    const Trace& trace,
+    const Machine& machine,
+    const at::cuda::lms::Traits& traits) {
   const SmallMemory small = small_memory(trace, machine.capacity);
-  if (machine.blocks_host || small.peak == 0) {
+  if (!traits.joins_memory || small.peak == 0) {
     return less(machine.capacity, small.peak);
   }
   const size_t rest = rest_for_small(machine.capacity, small.when_short);
@@ -67,11 +70,12 @@ constexpr size_t kStreamDepth = 1024;
 Simulation::Simulation(
     const Trace& trace,
     const Machine& machine,
-    at::cuda::lms::Policy& policy)
+    const at::cuda::lms::PolicyKind& policy)
     : trace_(trace),
       machine_(machine),
-      policy_(policy),
-      memory_(segment_size(trace, machine)),
+      policy_(policy.make()),
+      traits_(policy.traits),
+      memory_(segment_size(trace, machine, traits_)),
       pages_(trace.bytes.size()),
       link_(machine) {
   for (size_t i = 0; i < pages_.size(); ++i) {
@@ -79,7 +83,7 @@ Simulation::Simulation(
     pages_[i].bytes = trace.bytes[i];
     pages_[i].is_small = is_small(trace.bytes[i]);
   }
-  policy_.set_capacity(memory_.layout().reserved());
+  policy_->set_capacity(memory_.layout().reserved());
 }
 
 Totals Simulation::run(const Measured& measured) {
@@ -189,8 +193,8 @@ void Simulation::launch() {
   is_prepared_ = false;
   reap();
   at::cuda::lms::Actions actions;
-  policy_.on_operator(seen, actions);
-  at::cuda::lms::finish_draft(policy_, actions);
+  policy_->on_operator(seen, actions);
+  at::cuda::lms::finish_draft(*policy_, actions);
   obey(actions);
   keep_lead(seen);
 }
@@ -230,7 +234,7 @@ void Simulation::stall_until(Time time, Stall cause) {
     totals_.stalls[static_cast<size_t>(cause)] += time - totals_.time;
     totals_.time = time;
   }
-  if (machine_.blocks_host) {
+  if (traits_.blocks_host) {
     host_ = totals_.time;
   }
 }
@@ -293,7 +297,7 @@ void Simulation::free(Paged& page) {
     small_taken_ -= block_size(page.bytes);
     return;
   }
-  policy_.on_death(&page);
+  policy_->on_death(&page);
   page.evictable = false;
   if (page.resident) {
     page.resident = false;

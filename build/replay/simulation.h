@@ -10,6 +10,7 @@
 
 #include <array>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -94,7 +95,7 @@ class Simulation {
   Simulation(
       const Trace& trace,
       const Machine& machine,
-      at::cuda::lms::Policy& policy);
+      const at::cuda::lms::PolicyKind& policy);
 
   // Throws OutOfMemory.
   Totals run(const Measured& measured);
@@ -143,7 +144,8 @@ class Simulation {
 
   const Trace& trace_;
   const Machine machine_;
-  at::cuda::lms::Policy& policy_;
+  const std::unique_ptr<at::cuda::lms::Policy> policy_;
+  const at::cuda::lms::Traits traits_;
   Memory memory_;
   std::vector<Paged> pages_; // by storage
   std::deque<Paged> draining_; // in the order in which their copies end

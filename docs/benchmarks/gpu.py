@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "tests" / "programs" / "demo_train.py"
+PROGRAM = ROOT / "scripts" / "lms_demo" / "train.py"
 TESTS = ("test_programs.py", "test_programs_scenarios.py", "test_tensor_surface.py")
 RATIOS = (2, 4, 8)
 
@@ -66,7 +66,7 @@ def overlay(wheel: Path, site: Path) -> dict[str, str]:
     # torch/lib finds NVIDIA's libraries relative to itself.
     if (found[0].parent / "nvidia").is_dir():
         (site / "nvidia").symlink_to(found[0].parent / "nvidia")
-    paths = [str(site.resolve()), os.environ.get("PYTHONPATH", "")]
+    paths = [str(site.resolve()), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 

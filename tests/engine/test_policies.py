@@ -10,7 +10,8 @@ import units
 # Everything that a policy is made of; it includes nothing of PyTorch.
 PARTS = [
     *("Layout", "Runs", "Space", "Clearing"),
-    *("Policy", "Windows", "History", "Cycle", "Plan", "FetchOrder", "Wishes", "PlannedPolicy"),
+    *("Policy", "Windows", "History", "Cycle", "Plan", "FetchOrder", "Wishes"),
+    *("PlannedPolicy", "OriginalPolicy"),
 ]
 
 

@@ -40,7 +40,7 @@ def test_another_seed_differs(programs: Programs) -> None:
 def test_digest_sees_one_bit(device: Device) -> None:
     code = """
 import json, torch
-from training import digest
+from lms_demo.training import digest
 weights = {"w": torch.ones(1000, device="cuda")}
 before = digest(weights)
 same = digest(weights)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.device import PROGRAMS, Device
+from support.device import SCRIPTS, Device
 
 RATIO = 4  # peak need over device memory
 STEPS = 2
@@ -21,7 +21,7 @@ def train(device: Device, model: str, mode: str, folder: Path, limit: int = 0) -
     arguments = ["--model", model, "--mode", mode, "--steps", STEPS, "--json", report]
     if limit and not device.simulated:
         arguments += ["--limit", limit]
-    done = device.run(PROGRAMS / "demo_train.py", *arguments, capacity=limit or UNLIMITED)
+    done = device.run(SCRIPTS / "lms_demo" / "train.py", *arguments, capacity=limit or UNLIMITED)
     assert done.status == 0, done.stderr[-2000:]
     return json.loads(report.read_text())
 

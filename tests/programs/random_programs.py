@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import torch
+from lms_demo.training import digest, make_deterministic
 from modes import limit_for, measure
 from torch import Tensor
-from training import digest, make_deterministic
 
 CHECK_EVERY = 250  # steps
 MOST_TENSORS = 40

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from lms_demo.training import digest
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import parallel_apply
 from torch.utils.data import DataLoader, TensorDataset
-from training import digest
 
 WIDTH = 768
 BATCH = 256

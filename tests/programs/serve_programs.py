@@ -11,10 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 import features
+from lms_demo.training import make_deterministic
 from modes import measure
 from scenarios import SCENARIOS
 from support.serve import answer
-from training import Run, make_deterministic, train
+from training import Run, train
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 import torch
+from lms_demo.training import digest, make_deterministic
 from modes import limit_for, measure
 from torch import Tensor, nn
-from training import digest, make_deterministic
 
 WIDTH = 512
 LAYERS = 20

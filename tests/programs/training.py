@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
-from models import TASKS, Checkpointed, Task
+from lms_bench.rivals.checkpoint import recompute
+from lms_demo.models import Task
+from lms_demo.training import compute_loss, digest, make_optimizer
+from models import TASKS
 from torch import Tensor, nn
-from torch.nn import functional
 
 MICRO_BATCHES = 2  # per step, with accumulation
 
@@ -46,7 +45,8 @@ def train(run: Run) -> Outcome:
     task = TASKS[run.model]
     torch.manual_seed(run.seed)
     model = task.model().cuda()
-    model.checkpointing = run.option == "checkpointing"
+    if run.option == "checkpointing":
+        recompute(model.blocks)
     optimizer = make_optimizer(run.optimizer, model.parameters())
     generator = torch.Generator().manual_seed(run.seed)
     autocast = run.option == "autocast"
@@ -68,52 +68,8 @@ def train(run: Run) -> Outcome:
     return Outcome(tuple(losses), digest(model.state_dict()), digest(state), digest(outputs))
 
 
-def make_deterministic() -> None:
-    """Makes runs comparable to the last bit: no operator may depend on timing or free memory."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.backends.cudnn.benchmark = False
-
-
-def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of a `Run`."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, weight_decay=1e-4)
-    kind = name.removeprefix("adamw_")
-    return torch.optim.AdamW(parameters, lr=1e-3, foreach=kind == "foreach", fused=kind == "fused")
-
-
-def compute_loss(model: Checkpointed, task: Task, generator: torch.Generator) -> Tensor:
-    """The loss of the next batch."""
-    inputs, targets = task.batch(generator)
-    return functional.cross_entropy(model(inputs.cuda()).float(), targets.cuda())
-
-
-def infer(model: Checkpointed, task: Task, generator: torch.Generator) -> Tensor:
+def infer(model: nn.Module, task: Task, generator: torch.Generator) -> Tensor:
     """What the model says of the next batch."""
     model.eval()
     with torch.inference_mode():
         return model(task.batch(generator)[0].cuda())
-
-
-def digest(value: Any) -> str:
-    """Sha256 of a tensor, or of all in a nest of dictionaries and lists, with names and types."""
-    result = hashlib.sha256()
-    _add(result, value)
-    return result.hexdigest()
-
-
-def _add(result: Any, value: Any) -> None:
-    if isinstance(value, Tensor):
-        result.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        plain = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        result.update(plain.flatten().view(torch.uint8).numpy())
-    elif isinstance(value, dict):
-        for name, element in value.items():
-            result.update(repr(name).encode())
-            _add(result, element)
-    elif isinstance(value, list | tuple):
-        for element in value:
-            _add(result, element)
-    else:
-        result.update(repr(value).encode())

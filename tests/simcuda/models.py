@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import torch
+from lms_bench.rivals.checkpoint import recompute
+from lms_bench.workloads.gpt import GPT
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 
-class Block(nn.Module):
-    """A transformer block with causal attention."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.before_attention(x)).chunk(3, -1)
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.before_mlp(x))
-
-
-class GPT(nn.Module):
-    """A language model; `replay` checkpoints its blocks."""
+class LastToken(GPT):
+    """Guesses what follows a text; `replay` checkpoints its blocks."""
 
     def __init__(self, dropout: float = 0.0, replay: bool = False) -> None:
-        super().__init__()
-        self.replay = replay
-        self.words, self.places = nn.Embedding(64, 32), nn.Embedding(16, 32)
-        self.blocks = nn.ModuleList(Block(32, 4, dropout) for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 64)
+        super().__init__(64, 32, heads=4, layers=2, length=16, dropout=dropout)
+        if replay:
+            recompute(self.blocks)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.replay else block(x)
-        return self.head(self.norm(x))[:, -1]
+        return super().forward(tokens)[:, -1]
 
 
 class Residual(nn.Module):
@@ -91,7 +64,7 @@ class Bags(nn.Module):
 
 
 MODELS = {
-    "gpt": GPT,
+    "gpt": LastToken,
     "cnn": Residual,
     "lstm": lambda: Recurrent(nn.LSTM),
     "gru": lambda: Recurrent(nn.GRU),

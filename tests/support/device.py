@@ -20,6 +20,7 @@ from support.child import Child, Finished, failure
 
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAMS = TESTS / "programs"
+SCRIPTS = TESTS.parent / "scripts"
 BUILD = Path(simcuda.__file__).with_name("build.py")  # of the simulation
 TIMEOUT = 600  # seconds: a program that takes longer hangs
 # Settings of a parent that would change what a child does.
@@ -72,7 +73,7 @@ class Device:
                 has none of these: there they are ignored.
         """
         base = {name: value for name, value in os.environ.items() if name not in FOREIGN}
-        base["PYTHONPATH"] = str(TESTS)
+        base["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(SCRIPTS)])
         # The tests run side by side; more threads would fight for the cores.
         base["OMP_NUM_THREADS"] = "1"
         # Without it cuBLAS may choose another algorithm in the next run.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lms_bench.workloads.training import Training
@@ -11,5 +13,10 @@ from lms_bench.workloads.training import Training
 
 def prepare(training: Training) -> None:
     """Recompute each block in the backward pass."""
-    for block in training.blocks:
+    recompute(training.blocks)
+
+
+def recompute(blocks: Iterable[nn.Module]) -> None:
+    """Have what the blocks compute computed again in the backward pass."""
+    for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -15,12 +15,20 @@ WORDS, LENGTH, DROPOUT = 50257, 1024, 0.1
 class GPT(nn.Module):
     """A decoder whose last layer shares the embedding's weights."""
 
-    def __init__(self, words: int, width: int, heads: int, layers: int) -> None:
+    def __init__(
+        self,
+        words: int,
+        width: int,
+        heads: int,
+        layers: int,
+        length: int = LENGTH,
+        dropout: float = DROPOUT,
+    ) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(LENGTH, width)
-        self.dropout = nn.Dropout(DROPOUT)
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(width, heads, DROPOUT, causal=True, norm_first=True) for _ in range(layers)
+            Block(width, heads, dropout, causal=True, norm_first=True) for _ in range(layers)
         )
         self.norm, self.guess = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         self.guess.weight = self.words.weight

@@ -28,11 +28,10 @@ class Block(nn.Module):
             part.view(batch, length, self.heads, -1).transpose(1, 2)
             for part in self.qkv(x).chunk(3, -1)
         )
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, is_causal=self.causal, dropout_p=self.dropout
-        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, dropout_p=dropout)
         mixed = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return F.dropout(mixed, self.dropout)
+        return F.dropout(mixed, dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for norm, part in zip(self.norms, (self.attention, self.mlp)):

@@ -1,6 +1,6 @@
 """Training a model without LMS, with it, and on an unlimited device, and comparing what was seen.
 
-The program that trains is `tests/programs/demo_train.py`. It gets `--model`, `--mode
+The program that trains is `scripts/lms_demo/train.py`. It gets `--model`, `--mode
 off|on|unlimited`, `--steps` and `--json`, and writes what it saw as JSON. On a real GPU the limit
 is in PYTORCH_LMS_LIMIT for all modes but unlimited: a run without LMS keeps to it by PyTorch's own
 per-process memory fraction.
@@ -9,6 +9,7 @@ per-process memory fraction.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import LmsError
 from lms_cli.programs import Settings, variables
 
-PROGRAM = paths.ROOT / "tests" / "programs" / "demo_train.py"
+PROGRAM = paths.ROOT / "scripts" / "lms_demo" / "train.py"
 PLOT = Path(__file__).with_name("plot.py")
 UNLIMITED = 1 << 38  # bytes: address space of a simulated device that never fills
 PAGE = 4096  # bytes; the capacity is a multiple
@@ -140,6 +141,8 @@ def _train(
     arguments = ["--model", model, "--mode", mode, "--steps", str(steps), "--json", str(report)]
     command = [str(environment.python), str(PROGRAM), *arguments]
     process = variables(environment, settings)
+    folders = [str(paths.SCRIPT.parent), *filter(None, [process.get("PYTHONPATH")])]
+    process["PYTHONPATH"] = os.pathsep.join(folders)
     size = "unlimited" if limit is None else f"{limit / 2**20:.0f} MiB of"
     with progress.step(f"training {model}, LMS {mode}, {size} device memory"):
         status = subprocess.run(command, env=process).returncode

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def main() -> None:
-    """Read a report of demo_train.py and write a picture."""
+    """Read a report of lms_demo/train.py and write a picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

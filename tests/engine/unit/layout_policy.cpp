@@ -52,7 +52,7 @@ std::vector<long> shape(const Layout& layout, uintptr_t address) {
 struct World {
   Layout layout;
   std::deque<Page> pages; // stable addresses
-  std::unique_ptr<Policy> policy = make_policy("original");
+  std::unique_ptr<Policy> policy = make_original_policy();
 
   Page* put(
       uintptr_t address,

@@ -30,7 +30,7 @@ struct Moved {
 class Machine {
  public:
   explicit Machine(size_t capacity, const char* policy = "planned")
-      : capacity_(capacity), policy_(make_policy(policy)) {
+      : capacity_(capacity), policy_(find_policy(policy)->make()) {
     policy_->set_capacity(capacity);
   }
 

@@ -160,7 +160,7 @@ TEST(WhatIsStillArrivingIsNoSoonerFree) {
     layout.add_block(address, kBytes);
     layout.find(address).second->page = page;
   }
-  const auto policy = make_policy("planned");
+  const auto policy = make_planned_policy();
   Request request{kBytes, 0};
   request.sent = kBytes;
   request.arrived = clean.arrives_at = 1;

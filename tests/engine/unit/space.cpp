@@ -142,7 +142,7 @@ TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
   draining.drained_at = 100 * kPage;
   Request request{kPage, 0};
   request.sent = request.drained = 0;
-  const auto policy = make_policy("planned");
+  const auto policy = make_planned_policy();
   EXPECT(!policy->choose_window(world.layout, request).front()->draining);
   request.draining = &draining;
   const auto chosen = policy->choose_window(world.layout, request);

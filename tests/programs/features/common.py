@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lms_demo.training import digest
 from torch import Tensor, nn
-from training import digest
 
 Result = dict[str, Any]
 Body = Callable[[], Generator[None, None, Result]]

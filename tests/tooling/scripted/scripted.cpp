@@ -24,9 +24,11 @@ struct Action {
   uint64_t page;
 };
 
+std::vector<std::string> script; // of the command line
+
 class Scripted final : public Policy {
  public:
-  explicit Scripted(const std::vector<std::string>& script) {
+  Scripted() {
     for (const std::string& word : script) {
       const size_t at = word.find_first_of("+-");
       const Action action{word.at(at) == '-', std::stoull(word.substr(at + 1))};
@@ -57,7 +59,7 @@ class Scripted final : public Policy {
   }
 
  private:
-  std::unique_ptr<Policy> original_ = make_policy("original");
+  std::unique_ptr<Policy> original_ = make_original_policy();
   std::multimap<uint64_t, Action> script_; // by operator
   std::map<uint64_t, Page*> pages_; // by storage
   uint64_t now_ = 0; // operators seen
@@ -68,13 +70,17 @@ class Scripted final : public Policy {
 int main(int argc, char** argv) {
   try {
     std::vector<std::string> machine;
-    std::vector<std::string> script;
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const bool is_number = word.find('=') != std::string::npos;
       (is_number ? machine : script).push_back(word);
     }
-    Scripted policy(script);
+    const PolicyKind policy{
+        "scripted",
+        []() -> std::unique_ptr<Policy> {
+          return std::make_unique<Scripted>();
+        },
+        {}};
     lms_replay::replay_and_report(
         std::cin, lms_replay::parse_machine(machine), &policy);
     return 0;

@@ -327,11 +327,11 @@ def _size(name: str, text: str) -> int:
 def _enable_from_environment() -> None:
     mode = os.environ.get("PYTORCH_LMS", "")
     conf = os.environ.get("PYTORCH_LMS_CONF", "")
-    if conf not in ("", "policy:planned", "policy:original"):
-        raise ValueError(
-            f"PYTORCH_LMS_CONF must be policy:planned or policy:original, got {conf!r}"
-        )
-    engine().set_original(conf == "policy:original")
+    if conf:
+        key, _, policy = conf.partition(":")
+        if key != "policy":
+            raise ValueError(f"PYTORCH_LMS_CONF must be policy:NAME, got {conf!r}")
+        engine().set_policy(policy)
     for name, apply in (
         ("PYTORCH_LMS_LIMIT", set_limit_lms),
         ("PYTORCH_LMS_HOST_LIMIT", set_host_limit),

@@ -323,8 +323,15 @@ TORCH_LIBRARY(lms, m) {
     }
   });
   // Before the first device is used.
-  m.def("set_original(bool original) -> ()", [](bool original) {
-    Settings::get().set_original(original);
+  m.def("set_policy(str name) -> ()", [](const std::string& name) {
+    const PolicyKind* policy = find_policy(name);
+    TORCH_CHECK_VALUE(
+        policy != nullptr,
+        "PYTORCH_LMS_CONF names the policy ",
+        name,
+        "; there are: ",
+        policy_names());
+    Settings::get().set_policy(*policy);
   });
   m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {
     Device::get(static_cast<c10::DeviceIndex>(i))

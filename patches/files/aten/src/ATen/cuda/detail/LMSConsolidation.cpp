@@ -51,7 +51,7 @@ size_t Device::room_for_small() {
 // The stream whose segments are to become one, none if they shall stay.
 std::optional<cudaStream_t> Device::stream_to_consolidate() {
   Lock lock(*this);
-  if (Settings::get().original() || Allocator::get().routes_to_pools()) {
+  if (!traits_.joins_memory || Allocator::get().routes_to_pools()) {
     return std::nullopt;
   }
   if (!is_consolidation_due_.exchange(false) || is_consolidated_) {

@@ -30,8 +30,8 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
 Device::Device(c10::DeviceIndex index)
     : index_(index),
       streams_(index),
-      policy_(
-          make_policy(Settings::get().original() ? "original" : "planned")) {}
+      traits_(Settings::get().policy().traits),
+      policy_(Settings::get().policy().make()) {}
 
 Device* Device::find(c10::DeviceIndex index) {
   return slot_of(index).load(std::memory_order_acquire);

@@ -396,6 +396,7 @@ class Device {
   std::map<uintptr_t, cudaStream_t> loans_; // borrowers, by address
   size_t crossing_ = 0; // records that may cross streams
   Layout layout_;
+  const Traits traits_;
   std::unique_ptr<Policy> policy_;
   Operator operator_; // scratch
   Actions actions_; // scratch

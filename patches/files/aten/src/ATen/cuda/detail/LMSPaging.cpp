@@ -61,7 +61,7 @@ bool Device::page_out(ManagedStorage* record, HostMemory::Wait& wait) {
     } else {
       events = {copy_out(record, host)};
     }
-    if (Settings::get().original()) {
+    if (traits_.blocks_host) {
       // The host waits because the original engine did.
       synchronize(out_stream_);
     }
@@ -239,9 +239,11 @@ void Device::complete_page_in(ManagedStorage* record, bool is_ahead) {
     throw;
   }
   arrived_.notify_all();
-  if (Settings::get().original()) {
+  if (traits_.blocks_host) {
     // The host waits because the original engine did.
     synchronize(arrival_of(record));
+  }
+  if (!traits_.keeps_copies) {
     Lock lock(*this);
     drop_host_copy(record);
   }

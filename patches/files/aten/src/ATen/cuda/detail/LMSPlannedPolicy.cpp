@@ -6,44 +6,53 @@
 namespace at::cuda::lms {
 namespace {
 
-// The part of the capacity that plans do without, since free memory is not in
-// one piece: 1 / kReserve.
+// A plan may use capacity * (1 - 1 / kReserve): free memory is never all in one
+// piece.
 constexpr size_t kReserve = 64;
-// A plan that never comes through a whole cycle makes the next one wait longer,
-// up to this.
+
+// How many operators have to match before a plan is made. The number is doubled
+// each time that a plan is dropped before a whole cycle has passed, up to
+// kMostMatches. It is not for a cycle shorter than kShortCycle: its plan costs
+// little, and some operators repeat for each parameter while an optimizer makes
+// its state.
 constexpr uint64_t kMostMatches = 4096; // operators
-// That of a shorter cycle does not: it costs little, and where an optimizer
-// makes its state, some operators repeat for each parameter.
 constexpr uint64_t kShortCycle = 64; // operators
-// The plan of a cycle of more than History::kAlways takes seconds. So it has to
-// have matched for 1 / kLongMatches of that, or for as long as it takes itself
-// if such plans keep failing.
+// The plan of a cycle longer than History::kAlways takes seconds. It is made
+// once the cycle has matched for 1 / kLongMatches of its length, and later while
+// such plans keep failing: after up to a whole cycle.
 constexpr uint64_t kLongMatches = 64;
-// A plan is made at once for so many uses of pages: that takes 5 to 10 ms. For
-// more it is made in parts, which is what is looked at then with the lock held.
+
+// A plan for up to kMostAtOnce uses of pages is made at once, in 5 to 10 ms. A
+// larger one is made in parts of kPart uses, so that the device's lock is held
+// for the time of one part only.
 constexpr uint64_t kMostAtOnce = 1 << 14;
 constexpr uint64_t kPart = 1 << 12;
-// Where many pages come back after one operator, so many steps of planning_work
-// are taken to ask for them, and kStepsPerUse more for each page that it uses.
-// The rest is asked for after the next ones. No more pages come back than are
-// used, so in the end it catches up, and it is ahead of what is listed.
+// Many pages may be due to come back after one operator. It asks for them for
+//   kMostSteps + kStepsPerUse * (pages that the operator uses)
+// steps of planning_work, and the next operators ask for the rest. They catch
+// up, since no more pages come back than are used.
 constexpr uint64_t kMostSteps = 1 << 11;
 constexpr uint64_t kStepsPerUse = 4;
-// A plan foresees the next use of each page. It is dropped when kMostSurprises
-// more of them came at another time than 1 in kHitsPerSurprise did not.
+
+// A plan foresees the next use of each page. A use at another time is a
+// surprise, and kHitsPerSurprise uses that come as foreseen make up for one.
+// The plan is dropped when more than kMostSurprises are left.
 constexpr uint64_t kHitsPerSurprise = 8;
 constexpr uint64_t kMostSurprises = 32;
-// How long before its next use a page is fetched that was evicted against
-// the plan.
-constexpr uint64_t kStrayDistance = 64; // operators
-// It is fetched before a page of the plan if it is needed sooner by 1 / kSooner
-// of the time until that one is. Nothing but what is needed sooner may be ahead
-// of it in the queue of copies.
+
+// A stray page was evicted although the plan keeps it. It is fetched so many
+// operators before its next use.
+constexpr uint64_t kStrayDistance = 64;
+// It goes before a page of the plan that is used `distance` operators from now
+// if its own use is at least distance / kSooner operators sooner. Copies run in
+// order, so what goes first delays the rest.
 constexpr uint64_t kSooner = 4;
-// Much later: by 1 / kMuchLater of the cycle.
+// A page is used much later than another one if more than 1 / kMuchLater of the
+// cycle lies between them.
 constexpr uint64_t kMuchLater = 4;
-// To bring a page back that is needed at once costs kUrgency / kNear times
-// more.
+// To evict a page that is used `distance` operators from now costs
+//   1 + kUrgency / (distance + kNear)
+// times the copy back: the sooner it is used, the less of that copy is hidden.
 constexpr uint64_t kUrgency = 256;
 constexpr uint64_t kNear = 16; // operators
 
@@ -410,6 +419,10 @@ std::vector<Page*> PlannedPolicy::choose_segments(
     size_t bytes) {
   must_plan_ = true;
   return cheapest_segments(layout, bytes, *this);
+}
+
+std::unique_ptr<Policy> make_planned_policy() {
+  return std::make_unique<PlannedPolicy>();
 }
 
 } // namespace at::cuda::lms

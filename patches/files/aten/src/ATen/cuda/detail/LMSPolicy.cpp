@@ -1,39 +1,18 @@
 #include <ATen/cuda/detail/LMSPolicy.h>
 
-#include <ATen/cuda/detail/LMSPlannedPolicy.h>
-#include <ATen/cuda/detail/LMSSpace.h>
-
+#include <algorithm>
+#include <array>
 #include <utility>
 
 namespace at::cuda::lms {
 namespace {
 
-class LeastRecentlyUsed final : public Policy, private Ranking {
- public:
-  void on_operator(const Operator& op, Actions& /*actions*/) override {
-    ++now_;
-    for (const Use& use : op.uses) {
-      use.page->last_use = now_;
-    }
-  }
-
-  std::vector<Page*> choose_window(const Layout& layout, const Request& request)
-      override {
-    return cheapest_window(layout, request, *this, /*hand=*/nullptr);
-  }
-
-  std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
-      override {
-    return cheapest_segments(layout, bytes, *this);
-  }
-
- private:
-  Cost cost_of(const Page& page) const override {
-    return {page.last_use, 0, page.bytes};
-  }
-
-  uint64_t now_ = 0; // operators seen
-};
+constexpr std::array<PolicyKind, 2> kPolicies{{
+    {"planned", make_planned_policy, {}},
+    {"original",
+     make_original_policy,
+     {/*blocks_host=*/true, /*keeps_copies=*/false, /*joins_memory=*/false}},
+}};
 
 } // namespace
 
@@ -46,14 +25,20 @@ void finish_draft(Policy& policy, Actions& actions) {
   }
 }
 
-std::unique_ptr<Policy> make_policy(std::string_view name) {
-  if (name == "planned") {
-    return std::make_unique<PlannedPolicy>();
+const PolicyKind* find_policy(std::string_view name) {
+  const auto* found = std::find_if(
+      kPolicies.begin(), kPolicies.end(), [&](const PolicyKind& kind) {
+        return kind.name == name;
+      });
+  return found == kPolicies.end() ? nullptr : found;
+}
+
+std::string policy_names() {
+  std::string names;
+  for (const PolicyKind& kind : kPolicies) {
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
   }
-  if (name == "original") {
-    return std::make_unique<LeastRecentlyUsed>();
-  }
-  return nullptr;
+  return names;
 }
 
 } // namespace at::cuda::lms

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSLayout.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -123,11 +124,24 @@ class Policy {
 // lock.
 void finish_draft(Policy& policy, Actions& actions);
 
-// A policy by its name, null if there is none such.
-//  - "planned": learns the sequence of operators; while it repeats, evicts by
-//    farthest next use, early, and fetches ahead.
-//  - "original": fetches on demand only and evicts what was used least
-//    recently, counting free neighbours as part of the space an eviction wins.
-std::unique_ptr<Policy> make_policy(std::string_view name);
+// What is done for a policy besides what it asks for.
+struct Traits {
+  bool blocks_host = false; // for the time of each copy
+  bool keeps_copies = true; // on the host, of what is back on the device
+  bool joins_memory = true; // makes one segment, moves storages aside
+};
+
+// A policy is a source of its own and a row of the table in LMSPolicy.cpp.
+struct PolicyKind {
+  std::string_view name;
+  std::unique_ptr<Policy> (*make)();
+  Traits traits;
+};
+std::unique_ptr<Policy> make_planned_policy();
+std::unique_ptr<Policy> make_original_policy();
+
+// Null if there is none of that name.
+const PolicyKind* find_policy(std::string_view name);
+std::string policy_names(); // for messages
 
 } // namespace at::cuda::lms

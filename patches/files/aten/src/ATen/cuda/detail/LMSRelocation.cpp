@@ -34,7 +34,7 @@ namespace at::cuda::lms {
 void Device::make_gap(const Request& wanted) noexcept {
   // While nothing has had to be evicted, there is nothing to be gained.
   if (!has_evicted_.load(std::memory_order_relaxed) || is_capturing() ||
-      Settings::get().original() || Settings::get().chaos()) {
+      !traits_.joins_memory || Settings::get().chaos()) {
     return;
   }
   Request request = wanted;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSPolicy.h>
+
 #include <atomic>
 #include <cstddef>
 
@@ -37,13 +39,12 @@ class Settings {
     chaos_.store(chaos);
   }
 
-  // The policy `original`: every copy blocks the host and no host copy is
-  // kept, as in the first Large Model Support. For comparison.
-  bool original() const {
-    return original_.load(std::memory_order_relaxed);
+  // Of devices that are used for the first time from now on.
+  const PolicyKind& policy() const {
+    return *policy_.load(std::memory_order_relaxed);
   }
-  void set_original(bool original) {
-    original_.store(original);
+  void set_policy(const PolicyKind& policy) {
+    policy_.store(&policy);
   }
 
   // A profiler that records shapes looks at the arguments of every operator
@@ -96,7 +97,7 @@ class Settings {
   std::atomic<bool> enabled_{false};
   std::atomic<bool> active_{false};
   std::atomic<bool> chaos_{false};
-  std::atomic<bool> original_{false};
+  std::atomic<const PolicyKind*> policy_{find_policy("planned")};
   std::atomic<bool> profiled_{false};
   std::atomic<bool> distributed_{false};
   std::atomic<bool> forked_{false};

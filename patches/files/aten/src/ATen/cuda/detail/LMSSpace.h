@@ -42,13 +42,13 @@ inline size_t bytes_until_drained(const Page& page, uint64_t drained) {
 
 // Note [Bounded search]
 // ~~~~~~~~~~~~~~~~~~~~~
-// If memory with many blocks were searched as a whole for each request, the
-// host would spend more on an operator the more storages there are. So a search
-// looks at a few dozen blocks, from where the last one ended (the *hand*), and
-// takes the best of them. If there is nothing an operator's request goes on,
-// and one ahead of its use is left for later. The best of a few dozen is hardly
-// worse than the best of all, and the hand sees to it that no part of the
-// memory is forgotten. Up to some hundred blocks all of them are looked at.
+// A search of all memory takes time in proportion to the number of blocks, and
+// operators would get slower as storages get more. So a search looks at a few
+// dozen blocks only and takes the best of them, which is hardly worse than the
+// best of all. It starts where the last search ended (the *hand*), so that no
+// part of the memory is forgotten. Where it finds nothing, the request of an
+// operator searches on, and a fetch ahead of its use is left for later. Memory
+// of up to some hundred blocks is always searched as a whole.
 
 // The cheapest contiguous run of free ranges and pages that can serve the
 // request. Free neighbours count: they cost nothing. With a hand the cheapest
@@ -60,9 +60,9 @@ std::vector<Page*> cheapest_window(
     const Ranking& ranking,
     uintptr_t* hand);
 
-// Pages to move to free ranges outside of the extent, so that this becomes
-// free. Draining memory just goes: what lies
-// inside, and what outside makes room for those that move.
+// How an extent of memory is made free: its pages move to free ranges outside.
+// Draining memory does not move. It is given up, inside of the extent and also
+// outside where the pages that move need its room.
 struct Clearing {
   Extent extent;
   std::vector<Page*> pages; // those to move largest first
@@ -71,11 +71,11 @@ struct Clearing {
   bool is_tight = false;
 };
 
-// The clearing for the request that moves and waits for the fewest bytes; a
-// tight one, of pages smaller than the request, only for a large one that keeps
-// no memory for another, and where there is no other. No pages: there is none,
-// that is, the free ranges outside are too small for what is inside.
-// Bounded by the hand in the same way.
+// The clearing for the request that moves and waits for the fewest bytes. It
+// has no pages if there is none: the free ranges outside are too small for what
+// is inside. A tight clearing is the last resort, for a large request that
+// keeps no memory for another one, and its pages are smaller than the request.
+// The search is bounded as that for a window.
 Clearing cheapest_clearing(
     const Layout& layout,
     const Request& request,

@@ -1,6 +1,6 @@
 """The demonstration's training program: trains a model and writes down what was seen.
 
-    python demo_train.py --model gpt|resnet --mode off|on|unlimited --steps N --json OUT.json
+    python train.py --model gpt|resnet --mode off|on|unlimited --steps N --json OUT.json
 
 With --limit, or PYTORCH_LMS_LIMIT, the modes "off" and "on" keep to so many bytes of device memory;
 it is for real GPUs, a simulated device is as small as one likes. Running out of memory is a result
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import DEMO_TASKS
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import compute_loss, digest, make_deterministic, make_optimizer
+
+from lms_demo.models import TASKS
+from lms_demo.training import compute_loss, digest, make_deterministic, make_optimizer
 
 SEED = 1
 MAX_POINTS = 2000  # of the timeline
@@ -78,7 +79,7 @@ def lms_stats() -> dict[str, int]:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--model", choices=sorted(DEMO_TASKS), required=True)
+    parser.add_argument("--model", choices=sorted(TASKS), required=True)
     parser.add_argument("--mode", choices=("off", "on", "unlimited"), required=True)
     parser.add_argument("--steps", type=int, required=True, help="how many to train")
     parser.add_argument("--json", type=Path, required=True, help="the report")
@@ -111,7 +112,7 @@ def prepare(mode: str, limit: int) -> None:
 
 def train(name: str, steps: int, report: Report) -> None:
     """Trains, adding to the report; what is there stays there when memory runs out."""
-    task = DEMO_TASKS[name]
+    task = TASKS[name]
     torch.manual_seed(SEED)
     model = task.model().cuda()
     optimizer = make_optimizer(OPTIMIZERS[name], model.parameters())

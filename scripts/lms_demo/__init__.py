@@ -1,0 +1,1 @@
+"""The demonstration: two models, and the program that trains them and reports what it saw."""
