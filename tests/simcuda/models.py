@@ -14,7 +14,6 @@ class LastToken(GPT):
 
     def __init__(self, dropout: float = 0.0, replay: bool = False) -> None:
         super().__init__(64, 32, heads=4, layers=2, length=16, dropout=dropout)
-        nn.init.normal_(self.words.weight, std=0.02)  # as GPT-2 has it: rounding matters less
         if replay:
             recompute(self.blocks)
 

@@ -32,6 +32,8 @@ class GPT(nn.Module):
         )
         self.norm, self.guess = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         self.guess.weight = self.words.weight
+        for embedding in (self.words, self.places):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
