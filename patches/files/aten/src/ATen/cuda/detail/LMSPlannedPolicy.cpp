@@ -18,8 +18,8 @@ constexpr size_t kReserve = 64;
 constexpr uint64_t kMostMatches = 4096; // operators
 constexpr uint64_t kShortCycle = 64; // operators
 // The plan of a cycle longer than History::kAlways takes seconds. It is made
-// once the cycle has matched for 1 / kLongMatches of its length, and later while
-// such plans keep failing: after up to a whole cycle.
+// once the cycle has matched for 1 / kLongMatches of its length, and later
+// while such plans keep failing: after up to a whole cycle.
 constexpr uint64_t kLongMatches = 64;
 
 // A plan for up to kMostAtOnce uses of pages is made at once, in 5 to 10 ms. A
