@@ -43,7 +43,7 @@ def test_models_of_every_kind_train_on_every_kind_of_card(timed, model, card):
 # GPT-2 XL: 1.5 billion parameters; forward, backward, AdamW.
 LARGE = """
 import json, os, resource
-from lms_bench.workloads.transformer import Block
+import models
 from torch import nn
 from torch.nn import functional as F
 
@@ -56,7 +56,7 @@ if lms:
     torch.cuda.lms.set_host_limit(200 << 30)
 with torch.device("cuda"):
     words, head = nn.Embedding(50257, 1600), nn.Linear(1600, 50257, bias=False)
-    blocks = nn.Sequential(*[Block(1600, 25, 0.0, causal=True, norm_first=True) for _ in range(48)])
+    blocks = nn.Sequential(*[models.Block(1600, 25, 0.0) for _ in range(48)])
     tokens = torch.randint(50257, (2, 1024))
 parameters = [*words.parameters(), *blocks.parameters(), *head.parameters()]
 assert sum(p.numel() for p in parameters) > 1.5e9
