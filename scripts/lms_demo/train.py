@@ -1,6 +1,7 @@
 """The demonstration's training program: trains a model and writes down what was seen.
 
-    python train.py --model gpt|resnet --mode off|on|unlimited --steps N --json OUT.json
+    PYTHONPATH=scripts python scripts/lms_demo/train.py
+        --model gpt|resnet --mode off|on|unlimited --steps N --json OUT.json
 
 With --limit, or PYTORCH_LMS_LIMIT, the modes "off" and "on" keep to so many bytes of device memory;
 it is for real GPUs, a simulated device is as small as one likes. Running out of memory is a result

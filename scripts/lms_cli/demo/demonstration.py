@@ -149,7 +149,8 @@ def _train(
     if status != 0 or not report.exists():
         raise LmsError(
             f"training {model} with LMS {mode} ended with status {status}",
-            f"Its output is above. To repeat it: {' '.join(command)}",
+            "Its output is above. To repeat it: "
+            f"PYTHONPATH={paths.SCRIPT.parent} {' '.join(command)}",
         )
     return Outcome.read(report)
 
