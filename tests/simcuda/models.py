@@ -9,29 +9,6 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class Block(nn.Module):
-    """A transformer block with causal attention."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.before_attention(x)).chunk(3, -1)
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.before_mlp(x))
-
-
 class LastToken(GPT):
     """Guesses what follows a text; `replay` checkpoints its blocks."""
 

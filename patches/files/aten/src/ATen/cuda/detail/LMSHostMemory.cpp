@@ -61,6 +61,7 @@ bool HostMemory::finish(Wait& wait) {
   Wait now = std::exchange(wait, Wait(/*is_allowed=*/true));
   if (now.order_.valid()) {
     now.order_.wait(); // there is no other memory to copy to
+    wait.has_waited_ = true;
   }
   // What is being made cannot be stopped, and to unlock memory the driver may
   // wait for the devices.
@@ -222,8 +223,8 @@ bool HostMemory::grow(
   if (!pool.order.valid() && !order(pool, bytes, device, claim, wait)) {
     return false;
   }
-  // Where no wait is allowed it must not count how fast the slab is made.
-  if (!wait.is_allowed_ || !is_ready(pool.order)) {
+  // Also for one that is ready: it must not count how fast slabs are made.
+  if (!wait.is_allowed_ || !wait.has_waited_ || !is_ready(pool.order)) {
     wait.order_ = pool.order;
     wait.is_needed_ = true;
     return false;

@@ -78,6 +78,7 @@ class HostMemory {
     friend class HostMemory;
     bool is_allowed_;
     bool is_needed_ = false;
+    bool has_waited_ = false; // for an order, since the last request
     HostSlabOrder order_; // is ready
     Event copy_; // out of freed memory: has ended
     // Given up, and free then; `bytes_` of the ledger in all.
