@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSCaptures.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSReport.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -35,14 +36,14 @@ AllocSource reclaim_for(
   const Request wanted{
       block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)};
   if (const size_t count =
-          device.reclaim(wanted, Device::Scope::kWindow, may_wait).count) {
+          device.room().reclaim(wanted, Scope::kWindow, may_wait).count) {
     return count == 1 ? AllocSource::kReclaimOne
                       : AllocSource::kReclaimFragments;
   }
   // No window: free whole segments, which the allocator then gives back to the
   // driver so that it can grow.
-  const auto segments = device.reclaim(
-      {growth_for(bytes), wanted.stream}, Device::Scope::kSegments, may_wait);
+  const auto segments = device.room().reclaim(
+      {growth_for(bytes), wanted.stream}, Scope::kSegments, may_wait);
   return segments.count > 0 ? AllocSource::kReclaimFragments
                             : AllocSource::kFreeList;
 }
@@ -62,7 +63,7 @@ class ReclaimCallback final : public c10::FreeMemoryCallback {
     // With history on, a free records Python frames and so takes the GIL,
     // which must not happen under the allocator's mutex: the request then
     // fails and is retried outside.
-    if (!device || !device->must_reclaim(request->bytes) ||
+    if (!device || !device->room().must_reclaim(request->bytes) ||
         Allocator::get().native().isHistoryEnabled()) {
       return false;
     }
@@ -167,44 +168,41 @@ void* Allocator::try_allocate(
     const Allocation& wanted,
     AllocSource source,
     bool may_reclaim,
-    Handover::Events& pending) {
+    Events& pending) {
   Device& device = wanted.device;
   const RetryScope retried;
   CurrentRequest request(device.index(), wanted.bytes, wanted.stream);
   request.is_for_page = wanted.is_for_page;
   request.may_reclaim = may_reclaim;
   void* ptr = wanted.allocate(wanted.stream);
-  device.count(std::max(source, request.source));
+  device.room().count(std::max(source, request.source));
   pending = std::move(request.pending);
   return ptr;
 }
 
 // Makes more and more room until the allocation succeeds: first by whole
 // segments, then by everything evictable, then in other streams' memory.
-void* Allocator::allocate_with_room(
-    Allocation& wanted,
-    Handover::Events& pending) {
-  using Scope = Device::Scope;
+void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
   constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
       {{Scope::kSegments, AllocSource::kCudaMallocRetry},
        {Scope::kAll, AllocSource::kReclaimAll}}};
   Device& device = wanted.device;
-  device.free_memory_in_doubt();
+  device.room().free_memory_in_doubt();
   if (!is_capturing()) { // else it must come from the graph's own pool
-    wanted.stream = device.lender_for(wanted.bytes, wanted.stream);
+    wanted.stream = device.loans().lender_for(wanted.bytes, wanted.stream);
   }
   const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
   const Request growth{growth_for(wanted.bytes), stream};
   const Request request{block_size_for(wanted.bytes), stream};
-  device.make_gap(request);
+  device.room().make_gap(request);
   auto source = AllocSource::kFreeList;
-  if (!is_capturing() && device.is_room_needed(request)) {
+  if (!is_capturing() && device.room().is_needed(request)) {
     source =
         reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true);
   }
   auto retry = kRetries.begin();
-  uint64_t generation = device.generation();
-  Device::GiveUp give_up;
+  uint64_t generation = device.pager().books.contention.generation();
+  Contention::GiveUp give_up;
   size_t freed = 0; // bytes, for this request
   while (true) {
     std::string error;
@@ -224,12 +222,13 @@ void* Allocator::allocate_with_room(
           "that, but pinned storages stay, and so does the segment that they "
           "lie in: capture before memory is short.");
     }
-    if (device.enforce_limit()) {
+    if (device.limit().enforce()) {
       continue; // what the driver refused, reclaiming may yet give
     }
     bool reclaimed = false;
     while (!reclaimed && retry != kRetries.end()) {
-      const auto got = device.reclaim(growth, retry->first, /*may_wait=*/true);
+      const auto got =
+          device.room().reclaim(growth, retry->first, /*may_wait=*/true);
       reclaimed = got.count > 0;
       freed += got.bytes;
       source = retry->second;
@@ -242,16 +241,16 @@ void* Allocator::allocate_with_room(
     }
     // As long as others give back what they use there is something to reclaim.
     // Once it was all of the device, more of it will not help.
-    if (!reclaimed && freed <= device.limit() &&
-        device.wait_for_others(generation, give_up)) {
+    if (!reclaimed && freed <= device.limit().bytes() &&
+        device.room().wait_for_others(generation, give_up)) {
       reclaimed = true;
       retry = kRetries.begin();
-      generation = device.generation();
+      generation = device.pager().books.contention.generation();
     }
     if (!reclaimed) {
       give_up_request();
       TORCH_CHECK_WITH(
-          OutOfMemoryError, false, error, "\n", device.describe_memory());
+          OutOfMemoryError, false, error, "\n", describe_memory(device));
     }
   }
 }
@@ -260,9 +259,9 @@ void* Allocator::allocate_with_room(
 void* Allocator::borrow(
     Allocation& wanted,
     AllocSource source,
-    Handover::Events& pending) {
+    Events& pending) {
   cudaStream_t own = wanted.stream;
-  for (cudaStream_t lender : wanted.device.other_streams(own)) {
+  for (cudaStream_t lender : wanted.device.loans().other_streams(own)) {
     wanted.stream = lender;
     try {
       return try_allocate(wanted, source, /*may_reclaim=*/true, pending);
@@ -285,15 +284,15 @@ void* Allocator::allocate_for_operator(
   }
   Device& device = Device::get(c10::cuda::current_device());
   Allocation wanted{device, bytes, stream, /*is_for_page=*/false, allocate};
-  Handover::Events pending;
+  Events pending;
   void* ptr = allocate_with_room(wanted, pending);
   try {
     if (wanted.stream != stream) {
-      device.lend(ptr, wanted.stream, stream, pending);
+      device.loans().lend(ptr, wanted.stream, stream, pending);
     }
-    device.wait_for_memory(stream, pending);
+    device.room().wait_for_memory(stream, pending);
   } catch (...) {
-    device.return_pending(ptr, pending);
+    device.pager().books.return_pending(ptr, pending);
     free(ptr);
     throw;
   }
@@ -301,25 +300,27 @@ void* Allocator::allocate_for_operator(
   return ptr;
 }
 
-c10::DataPtr Allocator::allocate_for_copy(
+void* Allocator::allocate_for_copy(
     c10::DeviceIndex index,
     size_t bytes,
     cudaStream_t stream,
     bool is_ahead,
-    Handover::Events& pending) {
+    Events& pending) {
   c10::cuda::CUDAGuard guard(index);
   const Allocate allocate = [&](cudaStream_t source) {
     return native_->raw_alloc_with_stream(bytes, source);
   };
   Allocation wanted{
       Device::get(index), bytes, stream, /*is_for_page=*/true, allocate};
-  void* ptr = is_ahead ? try_allocate(
-                             wanted,
-                             AllocSource::kFreeList,
-                             /*may_reclaim=*/false,
-                             pending)
-                       : allocate_with_room(wanted, pending);
-  return {ptr, ptr, raw_deleter(), c10::Device(c10::DeviceType::CUDA, index)};
+  if (!is_ahead) {
+    return allocate_with_room(wanted, pending);
+  }
+  try {
+    return try_allocate(
+        wanted, AllocSource::kFreeList, /*may_reclaim=*/false, pending);
+  } catch (const c10::OutOfMemoryError&) {
+    return nullptr;
+  }
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
@@ -404,14 +405,14 @@ void Allocator::cacheInfo(c10::DeviceIndex index, size_t* largest_block) {
     native_->cacheInfo(index, largest_block);
     return;
   }
-  const size_t room = Device::get(index).room_for_one();
+  const size_t room = Device::get(index).limit().room_for_one();
   *largest_block = std::max(*largest_block, room);
 }
 
 void Allocator::emptyCache(MempoolId_t pool) {
   release_completed_collectives();
   for (Device* device : Device::all()) {
-    device->settle();
+    device->room().settle();
   }
   AllocatorForwarder::emptyCache(pool);
 }
@@ -425,7 +426,7 @@ void Allocator::beginAllocateToPool(
     MempoolId_t pool,
     std::function<bool(cudaStream_t)> filter) {
   if (Settings::get().active() && !routes_to_pools()) {
-    Device::get(device).make_room_for_pool();
+    Device::get(device).room().make_for_pool();
   }
   // A storage that pages in is not the pool's. The pool could be gone before
   // it.
@@ -448,11 +449,11 @@ void Allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
 
 void Allocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
   native_->setMemoryFraction(fraction, index); // checks the value
-  Device::get(index).set_user_fraction(fraction);
+  Device::get(index).limit().set_user_fraction(fraction);
 }
 
 double Allocator::getMemoryFraction(c10::DeviceIndex index) {
-  return Device::get(index).user_fraction();
+  return Device::get(index).limit().user_fraction();
 }
 
 void Allocator::recordStream(

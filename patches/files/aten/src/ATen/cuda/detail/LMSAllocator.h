@@ -42,13 +42,13 @@ class Allocator final : public AllocatorForwarder {
 
   // Device memory from the blocks of the stream, or of another one if they have
   // no room, for a copy into it that shall wait for `pending`. Throws
-  // c10::OutOfMemoryError, at once if `is_ahead`.
-  c10::DataPtr allocate_for_copy(
+  // c10::OutOfMemoryError; but if `is_ahead` it returns null, at once.
+  void* allocate_for_copy(
       c10::DeviceIndex device,
       size_t bytes,
       cudaStream_t stream,
       bool is_ahead,
-      Handover::Events& pending);
+      Events& pending);
 
   c10::DataPtr allocate(size_t bytes) override;
   void* raw_alloc(size_t bytes) override;
@@ -104,16 +104,13 @@ class Allocator final : public AllocatorForwarder {
       cudaStream_t stream,
       const Allocate& allocate,
       const std::function<void(void*)>& free);
-  void* allocate_with_room(Allocation& wanted, Handover::Events& pending);
-  void* borrow(
-      Allocation& wanted,
-      AllocSource source,
-      Handover::Events& pending);
+  void* allocate_with_room(Allocation& wanted, Events& pending);
+  void* borrow(Allocation& wanted, AllocSource source, Events& pending);
   void* try_allocate(
       const Allocation& wanted,
       AllocSource source,
       bool may_reclaim,
-      Handover::Events& pending);
+      Events& pending);
 
   std::atomic<bool> routes_to_pools_{false};
   std::mutex pools_mutex_; // no other is taken under it
@@ -135,7 +132,7 @@ struct CurrentRequest {
   AllocSource source = AllocSource::kFreeList;
   bool may_reclaim = true; // false: it must do with what is free
   bool is_for_page = false; // a managed storage's bytes come to the memory
-  Handover::Events pending; // see Note [Handing memory over]
+  Events pending; // see Note [Handing memory over]
 
   CurrentRequest(c10::DeviceIndex device, size_t bytes, cudaStream_t stream);
   CurrentRequest(const CurrentRequest&) = delete;

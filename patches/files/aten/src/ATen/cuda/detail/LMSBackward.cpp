@@ -48,7 +48,7 @@ void end_backward() {
   std::lock_guard<std::mutex> lock(passes_mutex);
   if (--running_passes == 0) {
     for (Device* device : Device::all()) {
-      device->check_gradients_again();
+      device->checks().forbid_crossing();
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSBackward.h>
 #include <ATen/cuda/detail/LMSCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSReport.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -52,7 +53,7 @@ void warn_if_alone() {
 
 void apply_limits(const std::vector<Device*>& devices) {
   for (Device* device : devices) {
-    device->set_limit(device->requested_limit());
+    device->limit().set(device->limit().requested());
   }
 }
 
@@ -77,7 +78,7 @@ void set_enabled(bool enabled) {
   settings.set_enabled(false);
   try {
     for (Device* device : devices) {
-      device->remove_limit();
+      device->limit().remove();
       device->bring_all_back();
     }
   } catch (...) {
@@ -136,7 +137,7 @@ void release(const c10::Storage& storage) {
 
 void reclaim_inactive() {
   for (Device* device : Device::all()) {
-    device->reclaim({}, Device::Scope::kAll, /*may_wait=*/true);
+    device->room().reclaim({}, Scope::kAll, /*may_wait=*/true);
   }
 }
 
@@ -208,7 +209,7 @@ constexpr std::array<const char*, static_cast<size_t>(AllocSource::kCount)>
 
 StatsDict device_stats(int64_t index) {
   Device* device = Device::find(static_cast<c10::DeviceIndex>(index));
-  const DeviceStats stats = device ? device->stats() : DeviceStats{};
+  const DeviceStats stats = device ? stats_of(*device) : DeviceStats{};
   const auto host = HostMemory::get().stats();
   StatsDict dict;
   insert(dict, "pinned", stats.pinned);
@@ -249,7 +250,7 @@ StatsDict device_stats(int64_t index) {
 
 void reset_peak_stats(int64_t index) {
   if (Device* device = Device::find(static_cast<c10::DeviceIndex>(index))) {
-    device->reset_peak_stats();
+    reset_peaks(*device);
   }
   HostMemory::get().reset_peak();
 }
@@ -314,12 +315,15 @@ TORCH_LIBRARY(lms, m) {
   m.def("is_enabled() -> bool", is_enabled);
   m.def("enable_thread() -> ()", enable_thread);
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) {
-    Settings::get().set_chaos(chaos);
+    const PolicyKind* policy = find_policy("chaos");
+    if (chaos || &Settings::get().policy() == policy) {
+      Settings::get().set_policy(chaos ? *policy : *find_policy("planned"));
+    }
   });
   m.def("set_profiled(bool profiled) -> ()", [](bool profiled) {
     Settings::get().set_profiled(profiled);
     for (Device* device : Device::all()) {
-      device->check_access_again();
+      device->checks().renew();
     }
   });
   // Before the first device is used.
@@ -335,18 +339,19 @@ TORCH_LIBRARY(lms, m) {
   });
   m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {
     Device::get(static_cast<c10::DeviceIndex>(i))
-        .set_limit(static_cast<size_t>(bytes));
+        .limit()
+        .set(static_cast<size_t>(bytes));
   });
   m.def("set_default_limit(int bytes) -> ()", [](int64_t bytes) {
     Settings::get().set_default_limit(static_cast<size_t>(bytes));
     for (Device* device : Device::all()) {
-      device->set_limit(static_cast<size_t>(bytes));
+      device->limit().set(static_cast<size_t>(bytes));
     }
   });
   m.def("apply_limits() -> ()", [] { apply_limits(Device::all()); });
   m.def("get_limit(int device) -> int", [](int64_t i) {
     return static_cast<int64_t>(
-        Device::get(static_cast<c10::DeviceIndex>(i)).limit());
+        Device::get(static_cast<c10::DeviceIndex>(i)).limit().bytes());
   });
   m.def("set_min_bytes(int bytes) -> ()", [](int64_t bytes) {
     Settings::get().set_min_bytes(static_cast<size_t>(bytes));
@@ -394,7 +399,7 @@ TORCH_LIBRARY(lms, m) {
   });
   m.def("let_cross(Storage storage) -> ()", [](const c10::Storage& storage) {
     if (ManagedStorage* record = record_of(storage)) {
-      record->device.let_cross(record->impl());
+      record->device.checks().let_cross(record->impl());
     }
   });
   m.def(

@@ -231,7 +231,7 @@ void run_collective(
   }
   if (C10_UNLIKELY(Settings::get().set_distributed())) {
     for (Device* device : Device::all()) {
-      device->check_access_again();
+      device->checks().renew();
     }
   }
   release_completed_collectives();

@@ -1,36 +1,10 @@
-#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSConsolidation.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSCaptures.h>
-#include <ATen/cuda/detail/LMSDeviceLock.h>
-#include <ATen/cuda/detail/LMSSettings.h>
+#include <ATen/cuda/detail/LMSDevice.h>
 
 #include <algorithm>
-#include <optional>
-
-// Note [One segment]
-// ~~~~~~~~~~~~~~~~~~
-// The caching allocator gets memory from the driver in segments as large as the
-// requests of the moment, and a block never spans two of them. While a model
-// fits that hardly matters. Once storages have to be evicted, it does: a
-// request that no segment can serve needs a whole segment to be given back, and
-// cudaFree blocks the host until the device is idle. So when memory first runs
-// short, everything evictable is evicted, and the device's memory is taken anew
-// as one segment. It costs a page-out of the model, once, and once more when
-// the program has given the segment back by emptying the cache or the limit has
-// changed.
-//
-// A part is left for the segments of small storages. While the one segment is
-// empty they may outgrow their part: the allocator then gives it back, and all
-// is taken anew once large storages run short. Where that goes on (the backward
-// pass uses large storages, the optimizer as many small ones), everything would
-// be evicted in each iteration. So after kMostLost times memory stays as it
-// comes, until there is a new limit.
-//
-// A segment belongs to one stream, so programs that have allocated on several
-// are left alone, and those with expandable segments, which are one range of
-// addresses already. A stream that comes later is lent what it needs (Note
-// [Lending memory to other streams]).
 
 namespace at::cuda::lms {
 namespace {
@@ -43,22 +17,46 @@ constexpr int kMostLost = 2; // times that the one is lost to small storages
 
 } // namespace
 
-size_t Device::room_for_small() {
-  Lock lock(*this);
-  return room_for_small_ > 0 ? std::min(room_for_small_, limit_) : limit_;
+size_t Consolidation::room_for_small() {
+  const Lock lock(device_.mutex());
+  const MemoryMap& map = device_.map();
+  return map.kept_for_small() > 0 ? std::min(map.kept_for_small(), map.limit())
+                                  : map.limit();
+}
+
+const Segment* Consolidation::one_segment() {
+  const auto& segments = device_.map().layout().segments();
+  const auto one = segments.find(one_segment_);
+  return one == segments.end() ? nullptr : &one->second;
+}
+
+void Consolidation::take_place() noexcept {
+  const auto& is_due = device_.pager().books.is_consolidation_due;
+  if (C10_LIKELY(!is_due.load(std::memory_order_relaxed))) {
+    return;
+  }
+  try {
+    if (const auto stream = this->stream()) {
+      take_one_segment(*stream);
+    }
+  } catch (const std::exception& error) {
+    device_.world().warn("LMS could not take memory as one segment: ", error);
+  }
 }
 
 // The stream whose segments are to become one, none if they shall stay.
-std::optional<cudaStream_t> Device::stream_to_consolidate() {
-  Lock lock(*this);
-  if (!traits_.joins_memory || Allocator::get().routes_to_pools()) {
+std::optional<cudaStream_t> Consolidation::stream() {
+  Books& books = device_.pager().books;
+  const Lock lock(books.mutex);
+  if (!books.world.traits().joins_memory ||
+      Allocator::get().routes_to_pools()) {
     return std::nullopt;
   }
-  if (!is_consolidation_due_.exchange(false) || is_consolidated_) {
+  if (!books.is_consolidation_due.exchange(false) || is_done_) {
     return std::nullopt;
   }
   std::optional<uintptr_t> stream;
-  for (const auto& [address, segment] : layout_.segments()) {
+  for (const auto& [address, segment] : books.map.layout().segments()) {
     if (segment.is_private || segment.is_expandable ||
         stream.value_or(segment.stream) != segment.stream) {
       return std::nullopt;
@@ -68,76 +66,77 @@ std::optional<cudaStream_t> Device::stream_to_consolidate() {
   if (!stream || !can_split_all_blocks()) {
     return std::nullopt;
   }
-  is_consolidated_ = true;
-  has_evicted_ = false;
+  is_done_ = true;
+  books.has_evicted = false;
   return reinterpret_cast<cudaStream_t>(*stream);
 }
 
-void Device::take_one_segment(cudaStream_t stream) {
+void Consolidation::take_one_segment(cudaStream_t stream) {
   size_t small = 0;
   {
-    Lock lock(*this);
-    for (const auto& [address, segment] : layout_.segments()) {
+    const Lock lock(device_.mutex());
+    for (const auto& [address, segment] : device_.map().layout().segments()) {
       small += segment.size <= kUnit ? segment.size : 0;
     }
   }
-  shrink({}, Scope::kAll);
+  device_.room().shrink({}, Scope::kAll);
   // Somebody else may take memory meanwhile.
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const size_t bytes = size_of_one_segment(small);
     if (bytes <= growth_for(1 + kSmallSize)) {
       return;
     }
-    look_at_card_before_growth(bytes);
-    if (!enforce_limit()) {
-      Allocator::get().take_segment(index_, bytes, stream);
+    device_.limit().look_before_growth(bytes);
+    if (!device_.limit().enforce()) {
+      Allocator::get().take_segment(device_.index(), bytes, stream);
     }
-    if (!enforce_limit()) {
+    if (!device_.limit().enforce()) {
       note_one_segment(bytes, small);
       return;
     }
   }
-  Lock lock(*this);
-  is_consolidated_ = true; // it was tried: the memory comes piece by piece
+  const Lock lock(device_.mutex());
+  is_done_ = true; // it was tried: the memory comes piece by piece
 }
 
 // Bytes, all that the limit has room for but for what is left for small ones.
-size_t Device::size_of_one_segment(size_t small) {
-  Lock lock(*this);
-  is_consolidated_ = true;
-  room_for_small_ = rest_for_small(limit_, small);
-  const size_t kept = layout_.reserved() + room_for_small_;
-  return (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
+size_t Consolidation::size_of_one_segment(size_t small) {
+  const Lock lock(device_.mutex());
+  MemoryMap& map = device_.map();
+  is_done_ = true;
+  map.keep_for_small(rest_for_small(map.limit(), small));
+  const size_t kept = map.layout().reserved() + map.kept_for_small();
+  return (map.limit() - std::min(map.limit(), kept)) / kUnit * kUnit;
 }
 
-void Device::note_one_segment(size_t bytes, size_t small) {
-  Lock lock(*this);
-  peak_unmanaged_ = layout_.allocated() - page_bytes_;
+void Consolidation::note_one_segment(size_t bytes, size_t small) {
+  const Lock lock(device_.mutex());
+  MemoryMap& map = device_.map();
+  map.forget_unmanaged();
   // Large pages cannot lie in what is left for small ones.
-  policy_->set_capacity(std::min(limit_, bytes + layout_.allocated() + small));
-  for (const auto& [address, segment] : layout_.segments()) {
+  device_.pager().books.policy->set_capacity(
+      std::min(map.limit(), bytes + map.layout().allocated() + small));
+  for (const auto& [address, segment] : map.layout().segments()) {
     one_segment_ = segment.size == bytes ? address : one_segment_;
   }
 }
 
-// A segment goes back to the driver, for instance because the program empties
-// the cache or the limit sank. If it was the one, there may be another.
-void Device::note_lost_segment(uintptr_t address) {
+void Consolidation::note_lost_segment(uintptr_t address) {
   if (address != one_segment_) {
     return;
   }
-  forget_one_segment();
+  forget();
   if (CurrentRequest::get()) {
-    is_consolidated_ = ++lost_to_requests_ >= kMostLost;
+    is_done_ = ++lost_to_requests_ >= kMostLost;
   }
 }
 
-void Device::gather(cudaStream_t stream, Gather how) {
+void Consolidation::gather(cudaStream_t stream, Gather how) {
   if (is_capturing() || Allocator::get().routes_to_pools()) {
     return;
   }
   if (has_expandable_segments() || !can_split_all_blocks()) {
-    shrink({}, Scope::kAll); // these do not need to be taken as one
+    device_.room().shrink({}, Scope::kAll); // need not be taken as one
   } else if (how == Gather::kRoomy) {
     take_one_segment(stream);
   } else {
@@ -145,9 +144,9 @@ void Device::gather(cudaStream_t stream, Gather how) {
   }
 }
 
-bool Device::has_expandable_segments() {
-  Lock lock(*this);
-  const auto& segments = layout_.segments();
+bool Consolidation::has_expandable_segments() {
+  const Lock lock(device_.mutex());
+  const auto& segments = device_.map().layout().segments();
   return std::any_of(segments.begin(), segments.end(), [](const auto& entry) {
     return entry.second.is_expandable;
   });
@@ -155,35 +154,35 @@ bool Device::has_expandable_segments() {
 
 // For one operator: it does not count as the one segment, so that all of the
 // memory is taken anew when it next runs short.
-void Device::take_tight_segment(cudaStream_t stream) {
-  shrink({}, Scope::kAll);
+void Consolidation::take_tight_segment(cudaStream_t stream) {
+  device_.room().shrink({}, Scope::kAll);
   size_t bytes = 0;
   {
-    Lock lock(*this);
-    const size_t small = std::max(kUnit, limit_ / kTightPart / kUnit * kUnit);
-    const size_t kept = layout_.reserved() + small;
-    bytes = (limit_ - std::min(limit_, kept)) / kUnit * kUnit;
+    const Lock lock(device_.mutex());
+    const MemoryMap& map = device_.map();
+    const size_t small =
+        std::max(kUnit, map.limit() / kTightPart / kUnit * kUnit);
+    const size_t kept = map.layout().reserved() + small;
+    bytes = (map.limit() - std::min(map.limit(), kept)) / kUnit * kUnit;
   }
   if (bytes > 0) {
-    Allocator::get().take_segment(index_, bytes, stream);
+    Allocator::get().take_segment(device_.index(), bytes, stream);
   }
 }
 
 // When memory runs short again, all of it is taken anew.
-void Device::forget_one_segment() {
+void Consolidation::forget() {
+  Books& books = device_.pager().books;
   one_segment_ = 0;
-  room_for_small_ = 0;
-  is_consolidated_ = has_evicted_ = is_consolidation_due_ = false;
-  policy_->set_capacity(limit_);
+  is_done_ = false;
+  books.map.keep_for_small(0);
+  books.has_evicted = books.is_consolidation_due = false;
+  books.policy->set_capacity(books.map.limit());
 }
 
-// See Note [One segment]. Called between operators.
-void Device::consolidate(cudaStream_t stream) noexcept {
-  try {
-    take_one_segment(stream);
-  } catch (const std::exception& error) {
-    TORCH_WARN_ONCE("LMS could not take memory as one segment: ", error.what());
-  }
+void Consolidation::start_anew() {
+  forget();
+  lost_to_requests_ = 0;
 }
 
 } // namespace at::cuda::lms

@@ -3,12 +3,11 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSBackward.h>
 #include <ATen/cuda/detail/LMSCaptures.h>
-#include <ATen/cuda/detail/LMSDeviceLock.h>
-#include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSTouched.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -25,13 +24,31 @@ std::atomic<Device*>& slot_of(c10::DeviceIndex index) {
   return devices.at(static_cast<uint8_t>(index));
 }
 
+// The streams may still use the memory at the address when it is freed.
+void tell_of_streams(
+    c10::SmallVector<c10::cuda::CUDAStream, 1> streams,
+    void* address,
+    Freed& freed) {
+  if (streams.empty()) {
+    return;
+  }
+  freed.before([address, streams = std::move(streams)] {
+    auto& native = Allocator::get().native();
+    c10::DataPtr memory(
+        address, address, native.raw_deleter(), streams[0].device());
+    for (const auto& stream : streams) {
+      native.recordStream(memory, stream);
+    }
+    (void)memory.release_context(); // somebody else's
+  });
+}
+
 } // namespace
 
 Device::Device(c10::DeviceIndex index)
     : index_(index),
-      streams_(index),
-      traits_(Settings::get().policy().traits),
-      policy_(Settings::get().policy().make()) {}
+      world_(index, Settings::get().policy()),
+      pager_(world_, index, Settings::get().policy().make()) {}
 
 Device* Device::find(c10::DeviceIndex index) {
   return slot_of(index).load(std::memory_order_acquire);
@@ -50,8 +67,8 @@ Device& Device::get(c10::DeviceIndex index) {
   // Published first, so that no trace event is missed while it looks around.
   slot_of(index).store(device.get(), std::memory_order_release);
   try {
-    device->mirror_allocator();
-    device->apply_limit(Settings::get().default_limit());
+    device->mirror_.start();
+    device->limit_.apply(Settings::get().default_limit());
   } catch (...) {
     slot_of(index).store(nullptr);
     throw;
@@ -91,13 +108,13 @@ ManagedStorage* Device::adopt(
     return nullptr;
   }
   auto [segment, block] =
-      layout_.find(reinterpret_cast<uintptr_t>(memory.get()));
+      map().layout().find(reinterpret_cast<uintptr_t>(memory.get()));
   if (!block || block->page || segment->is_private) {
     return nullptr;
   }
   const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
   // Nobody could make the home stream wait before its memory is unmapped.
-  if (segment->is_expandable && streams_.is_external(home)) {
+  if (segment->is_expandable && world_.streams().is_external(home)) {
     return nullptr;
   }
   if (storage->nbytes() < Settings::get().min_bytes() &&
@@ -105,17 +122,8 @@ ManagedStorage* Device::adopt(
     return nullptr;
   }
   auto* record = new ManagedStorage(*this, storage, home);
-  take_over_loan(record);
-  record->id = ++last_id_;
-  record->block = block;
-  occupy(block, record);
-  record->index = records_.size();
-  records_.push_back(record);
-  for (const Pool pool : {kAll, record->pool()}) {
-    stats_.managed[pool].add(1);
-    stats_.managed_bytes[pool].add(static_cast<int64_t>(record->bytes));
-  }
-  update_page(record);
+  loans_.take_over(record);
+  pager_.residence.begin(record, block);
   if (Trace* trace = this->trace()) {
     trace->add_alloc(*record);
   }
@@ -132,30 +140,22 @@ Trace* Device::trace() const noexcept {
                                                                     : nullptr;
 }
 
-// What the policy sees of the record.
-void Device::update_page(ManagedStorage* record) {
-  const bool is_here = record->state == ManagedStorage::State::kResident;
-  record->resident = record->state != ManagedStorage::State::kPagedOut;
-  record->evictable = is_here && record->pins == 0;
-  record->clean = is_here && !record->host.empty();
-}
-
 void Device::hold(ManagedStorage* record) {
   Event arrival;
   if (!pin_for_good(record, arrival)) {
     try {
       page_in(record);
     } catch (...) {
-      Freed freed(*this);
-      Lock lock(*this);
-      drop_pin(record, freed);
+      Freed freed(pager_.books.contention);
+      const Lock lock(mutex());
+      pager_.residence.drop_pin(record, freed);
       throw;
     }
-    Freed freed(*this);
-    Lock lock(*this);
-    drop_host_copy(record); // nobody tells when the bytes are written
+    Freed freed(pager_.books.contention);
+    const Lock lock(mutex());
+    pager_.books.host.drop(record); // nobody tells when the bytes are written
     if (record->held) { // by another thread meanwhile: its pin is enough
-      drop_pin(record, freed);
+      pager_.residence.drop_pin(record, freed);
     }
     record->held = true;
     arrival = record->arrival;
@@ -163,7 +163,7 @@ void Device::hold(ManagedStorage* record) {
   // The host waits because the address may be used on any stream, at once, by
   // code that LMS does not see; and a captured stream cannot wait.
   synchronize(arrival);
-  Lock lock(*this);
+  const Lock lock(mutex());
   record->arrival = nullptr;
   note_holder(record);
 }
@@ -171,12 +171,12 @@ void Device::hold(ManagedStorage* record) {
 // Takes the pin of a storage that is to be held. True if it is held already:
 // then that pin is enough, and its bytes come with `arrival`.
 bool Device::pin_for_good(ManagedStorage* record, Event& arrival) {
-  Lock lock(*this);
+  const Lock lock(mutex());
   if (record->held) {
     arrival = record->arrival;
     return true;
   }
-  add_pin(record);
+  pager_.residence.add_pin(record);
   return false;
 }
 
@@ -193,7 +193,7 @@ uintptr_t Device::identity(ManagedStorage* record) {
   constexpr uintptr_t kFirst = uintptr_t{1} << 62;
   constexpr size_t kAlignment = 512;
   static std::atomic<uintptr_t> next{kFirst};
-  Lock lock(*this);
+  const Lock lock(mutex());
   if (record->held) {
     return reinterpret_cast<uintptr_t>(record->memory.get());
   }
@@ -208,9 +208,9 @@ uintptr_t Device::identity(ManagedStorage* record) {
 // It need not wait for the bytes any more.
 void Device::note_holder(ManagedStorage* record) {
   record->is_in_graph = record->is_in_graph || is_capturing();
-  streams_.meet_current();
+  world_.streams().meet_current();
   if (cudaStream_t user = current_stream(index_); !record->is_used_on(user)) {
-    record->users.push_back(user);
+    record->add_user(user);
   }
 }
 
@@ -220,25 +220,23 @@ void Device::release(c10::StorageImpl* storage) {
     return;
   }
   {
-    Lock lock(*this);
-    add_pin(record);
+    const Lock lock(mutex());
+    pager_.residence.add_pin(record);
   }
-  Freed freed(*this);
+  Freed freed(pager_.books.contention);
   try {
     page_in(record);
     // The host waits because nobody waits for the copy afterwards.
     synchronize(arrival_of(record));
-    Lock lock(*this);
-    c10::SmallVector<c10::cuda::CUDAStream, 1> streams(record->recorded);
-    occupy(record->block, nullptr);
+    const Lock lock(mutex());
+    map().occupy(record->block, nullptr);
+    tell_of_streams(record->recorded, record->memory.get(), freed);
     record->restore_data_ptr();
     remove(record, freed);
-    drop_pin(record, freed);
-    freed.recorded_in = &storage->_mutable_data_ptr_no_checks();
-    freed.recorded = std::move(streams);
+    pager_.residence.drop_pin(record, freed);
   } catch (...) {
-    Lock lock(*this);
-    drop_pin(record, freed);
+    const Lock lock(mutex());
+    pager_.residence.drop_pin(record, freed);
     throw;
   }
 }
@@ -246,7 +244,7 @@ void Device::release(c10::StorageImpl* storage) {
 // The copy by which the bytes of a pinned storage came; null if they never
 // left.
 Event Device::arrival_of(const ManagedStorage* record) {
-  Lock lock(*this);
+  const Lock lock(mutex());
   return record->arrival;
 }
 
@@ -254,53 +252,47 @@ void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
     return; // CUDA and its locks belong to the parent process
   }
-  Freed freed(*this);
-  Lock lock(*this);
+  Freed freed(pager_.books.contention);
+  const Lock lock(mutex());
   if (record->state == ManagedStorage::State::kResident) {
-    note_end_of_stay(*record);
     if (C10_UNLIKELY(may_have_unseen_users(*record))) {
-      in_doubt_.push_back(detach_memory(record));
-      is_any_in_doubt_.store(true);
+      room_.keep_in_doubt(pager_.residence.detach(record));
     } else {
-      freed.recorded = streams_.without_external(record->recorded);
-      free_while_used(record, freed);
-      freed.recorded_in = &freed.memory.back();
+      tell_of_streams(
+          world_.streams().without_external(record->recorded),
+          pager_.residence.free_while_used(record, freed),
+          freed);
     }
   }
-  const bool is_pinned = record->pins > 0;
   remove(record, freed);
-  if (!is_pinned) {
-    freed.records.emplace_back(record);
-  }
+}
+
+// Whether work that LMS has not seen may use a storage that dies, on a stream
+// that cannot be asked. See Note [External streams] and Note [CUDA graphs].
+bool Device::may_have_unseen_users(const ManagedStorage& record) const {
+  const auto is_out_of_reach = [this](cudaStream_t user) {
+    return world_.streams().is_out_of_reach(user);
+  };
+  return record.held &&
+      (record.is_in_graph || is_out_of_reach(record.home) ||
+       std::any_of(
+           record.other_users.begin(),
+           record.other_users.end(),
+           is_out_of_reach));
 }
 
 // Takes the record off the books: its owner has let it go. If it is pinned, the
 // last pin frees it.
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
-  policy_->on_death(record);
+  pager_.books.policy->on_death(record);
   if (Trace* trace = this->trace()) {
     trace->add_free(*record);
   }
-  record->dead = true;
-  if (record->held) {
-    drop_pin(record, freed);
-  }
-  record->evictable = false;
-  crossing_ -= record->may_cross ? 1 : 0;
-  // If it is arriving, the thread that copies it in sees to the rest.
-  if (record->state == ManagedStorage::State::kPagedOut) {
-    stats_.paged_out_bytes.remove(static_cast<int64_t>(record->bytes));
-  }
-  if (!record->host.empty() &&
-      record->state != ManagedStorage::State::kArriving) {
-    free_host_copy(record);
-  }
-  records_.back()->index = record->index;
-  records_[record->index] = records_.back();
-  records_.pop_back();
-  for (const Pool pool : {kAll, record->pool()}) {
-    stats_.managed[pool].remove(1);
-    stats_.managed_bytes[pool].remove(static_cast<int64_t>(record->bytes));
+  checks_.forget(*record);
+  const bool is_held = record->held;
+  pager_.residence.end(record, freed);
+  if (is_held) {
+    pager_.residence.drop_pin(record, freed);
   }
 }
 
@@ -310,62 +302,52 @@ void Device::record_stream(
   if (is_capturing() && is_resident(record)) {
     hold(record); // the stream may use it in the graph
   }
-  Lock lock(*this);
-  streams_.meet(stream);
+  const Lock lock(mutex());
+  world_.streams().meet(stream);
   // Bytes that are not here have no users yet: a use of them has to wait for
   // their arrival.
   if (record->state == ManagedStorage::State::kResident) {
-    note_use(record, stream.stream());
-    streams_.note_work(stream.stream());
+    pager_.residence.note_use(record, stream.stream());
+    world_.streams().note_work(stream.stream());
   }
   record->recorded.push_back(stream);
 }
 
 bool Device::is_resident(ManagedStorage* record) {
-  Lock lock(*this);
+  const Lock lock(mutex());
   return record->state == ManagedStorage::State::kResident;
 }
 
-void Device::let_cross(c10::StorageImpl* storage) {
-  Lock lock(*this);
-  if (ManagedStorage* record = managed(storage)) {
-    let_cross(record);
-  }
-}
-
-void Device::let_cross(ManagedStorage* record) {
-  if (!record->may_cross) {
-    record->may_cross = true;
-    ++crossing_;
-    if (!record->is_shown()) {
-      record->check_access();
+void Device::bring_all_back() {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  {
+    const Lock lock(mutex());
+    storages.reserve(pager_.books.pages.all().size());
+    for (PageEntry* page : pager_.books.pages.all()) {
+      storages.push_back(managed(page)->storage);
     }
   }
-}
-
-void Device::check_access_again() {
-  Lock lock(*this);
-  for (ManagedStorage* record : records_) {
-    if (!record->is_shown()) {
-      record->check_access();
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;
+  Accesses accesses;
+  for (const auto& weak : storages) {
+    if (auto storage = weak.lock()) {
+      accesses.push_back({storage.get(), /*writes=*/false});
+      alive.push_back(std::move(storage));
     }
   }
-}
-
-void Device::check_gradients_again() {
-  Lock lock(*this);
-  if (crossing_ == 0) {
-    return;
-  }
-  for (ManagedStorage* record : records_) {
-    if (record->may_cross) {
-      record->may_cross = false;
-      if (!record->is_shown()) {
-        record->check_access();
-      }
+  // All are made resident before the first is let go, so that a failure
+  // leaves everything managed.
+  const Pins pins = pin(accesses, /*stream=*/nullptr, /*adopt=*/false);
+  try {
+    for (const Access& access : accesses) {
+      release(access.storage);
     }
+  } catch (...) {
+    unpin(pins);
+    throw;
   }
-  crossing_ = 0;
+  unpin(pins);
+  room_.settle();
 }
 
 } // namespace at::cuda::lms

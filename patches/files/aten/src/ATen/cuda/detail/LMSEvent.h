@@ -1,17 +1,14 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSHandles.h>
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 
-#include <memory>
-
 namespace at::cuda::lms {
 
-// A CUDA event, shared by whoever has to wait for it. Null: nothing to wait
-// for. Destroyed events are not returned to CUDA one by one
-// but kept for reuse on their device.
-using Event = std::shared_ptr<CUevent_st>;
+// CUDA events. Destroyed ones are not returned to CUDA one by one but kept for
+// reuse on their device.
 
 // Records a new event at the end of what is queued on the stream. The device
 // must be current. Throws c10::Error when CUDA does.

@@ -7,7 +7,7 @@
 namespace at::cuda::lms {
 namespace {
 
-void add(Handover::Events& events, const Event& event) {
+void add(Events& events, const Event& event) {
   if (event && std::find(events.begin(), events.end(), event) == events.end()) {
     events.push_back(event);
   }
@@ -28,7 +28,7 @@ void Handover::put(uintptr_t address, size_t size, const Events& events) {
   }
 }
 
-Handover::Events Handover::take(uintptr_t address, size_t size) {
+Events Handover::take(uintptr_t address, size_t size) {
   Events taken;
   const uintptr_t end = address + size;
   auto it = ranges_.lower_bound(address);
@@ -54,7 +54,7 @@ Handover::Events Handover::take(uintptr_t address, size_t size) {
   return taken;
 }
 
-Handover::Events Handover::pending() const {
+Events Handover::pending() const {
   Events all;
   for (const auto& [address, range] : ranges_) {
     for (const Event& event : range.events) {

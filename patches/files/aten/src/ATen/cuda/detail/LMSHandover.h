@@ -1,7 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSEvent.h>
-#include <c10/util/SmallVector.h>
+#include <ATen/cuda/detail/LMSHandles.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +29,6 @@ namespace at::cuda::lms {
 // Not thread safe.
 class Handover {
  public:
-  using Events = c10::SmallVector<Event, 2>;
-
   // The range is about to be freed though the events have not happened. Adds to
   // what was put there before. Null events are left out.
   void put(uintptr_t address, size_t size, const Events& events);

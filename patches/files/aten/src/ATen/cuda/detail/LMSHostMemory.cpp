@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
+#include <ATen/cuda/detail/LMSEvent.h>
 #include <ATen/cuda/detail/LMSHostLimit.h>
 #include <ATen/cuda/detail/LMSLayout.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -29,7 +30,7 @@ HostMemory::HostMemory() : ledger_(HostLedger::default_files()) {}
 
 HostPieces HostMemory::allocate(
     size_t bytes,
-    c10::DeviceIndex device,
+    DeviceIndex device,
     Claim claim,
     Wait& wait) {
   const Lock lock(mutex_);
@@ -152,7 +153,7 @@ bool HostMemory::is_shared() {
   return ledger_.is_shared();
 }
 
-int HostMemory::node_of(c10::DeviceIndex device) {
+int HostMemory::node_of(DeviceIndex device) {
   const auto [it, is_new] = node_by_device_.try_emplace(device, kAnyNode);
   if (is_new) {
     it->second = nearest_node(device);
@@ -160,7 +161,7 @@ int HostMemory::node_of(c10::DeviceIndex device) {
   return it->second;
 }
 
-HostMemory::Pool& HostMemory::pool_of(c10::DeviceIndex device) {
+HostMemory::Pool& HostMemory::pool_of(DeviceIndex device) {
   const int node = node_of(device);
   Pool& pool = pools_[node];
   pool.node = node;
@@ -212,7 +213,7 @@ HostPieces HostMemory::take_anywhere(size_t bytes) {
 bool HostMemory::grow(
     Pool& pool,
     size_t bytes,
-    c10::DeviceIndex device,
+    DeviceIndex device,
     Claim claim,
     Wait& wait) {
   const bool is_too_small = pool.order.valid() && pool.ordered < bytes;
@@ -235,7 +236,7 @@ bool HostMemory::grow(
 bool HostMemory::order(
     Pool& pool,
     size_t bytes,
-    c10::DeviceIndex device,
+    DeviceIndex device,
     Claim claim,
     Wait& wait) {
   const size_t limit = limit_locked();
@@ -254,10 +255,7 @@ bool HostMemory::order(
 }
 
 // Orders the next slab if there is no room for another such request.
-void HostMemory::reserve_ahead(
-    Pool& pool,
-    size_t bytes,
-    c10::DeviceIndex device) {
+void HostMemory::reserve_ahead(Pool& pool, size_t bytes, DeviceIndex device) {
   if (!pool.reserves_ahead || pool.order.valid() || is_stopped_) {
     return;
   }
@@ -272,10 +270,7 @@ void HostMemory::reserve_ahead(
 }
 
 // The bytes have been taken from the ledger.
-void HostMemory::place_order(
-    Pool& pool,
-    size_t bytes,
-    c10::DeviceIndex device) {
+void HostMemory::place_order(Pool& pool, size_t bytes, DeviceIndex device) {
   // A process that ends waits for what is being made, before CUDA goes away.
   static const int registered = std::atexit([] { HostMemory::get().stop(); });
   (void)registered; // without it the exit may cut a CUDA call short

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSEvent.h>
+#include <ATen/cuda/detail/LMSHandles.h>
 #include <ATen/cuda/detail/LMSHostLedger.h>
 #include <ATen/cuda/detail/LMSHostRanges.h>
 #include <ATen/cuda/detail/LMSHostSlab.h>
-#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <list>
@@ -93,7 +92,7 @@ class HostMemory {
   // kAlignment.
   HostPieces allocate(
       size_t bytes,
-      c10::DeviceIndex device,
+      DeviceIndex device,
       Claim claim,
       Wait& wait);
 
@@ -140,24 +139,24 @@ class HostMemory {
 
   HostMemory();
 
-  int node_of(c10::DeviceIndex device);
-  Pool& pool_of(c10::DeviceIndex device);
+  int node_of(DeviceIndex device);
+  Pool& pool_of(DeviceIndex device);
   HostPieces take(Pool& pool, size_t bytes);
   HostPieces take_anywhere(size_t bytes);
   bool grow(
       Pool& pool,
       size_t bytes,
-      c10::DeviceIndex device,
+      DeviceIndex device,
       Claim claim,
       Wait& wait);
   bool order(
       Pool& pool,
       size_t bytes,
-      c10::DeviceIndex device,
+      DeviceIndex device,
       Claim claim,
       Wait& wait);
-  void reserve_ahead(Pool& pool, size_t bytes, c10::DeviceIndex device);
-  void place_order(Pool& pool, size_t bytes, c10::DeviceIndex device);
+  void reserve_ahead(Pool& pool, size_t bytes, DeviceIndex device);
+  void place_order(Pool& pool, size_t bytes, DeviceIndex device);
   bool receive_order(Pool& pool);
   void give_up_unused(Wait& wait);
   bool collect();
@@ -168,7 +167,7 @@ class HostMemory {
   void stop();
 
   std::mutex mutex_;
-  std::map<c10::DeviceIndex, int> node_by_device_;
+  std::map<DeviceIndex, int> node_by_device_;
   std::map<int, Pool> pools_; // by NUMA node
   std::map<char*, Slab> slabs_; // by address
   std::list<Freed> freed_; // freed, copy still running; oldest first

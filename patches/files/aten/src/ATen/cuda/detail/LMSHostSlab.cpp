@@ -144,7 +144,7 @@ std::shared_ptr<HostSlab> make_slab(Mapping memory, size_t bytes) {
 std::shared_ptr<HostSlab> make_slab_for(
     Mapping memory,
     size_t bytes,
-    c10::DeviceIndex device,
+    DeviceIndex device,
     int node) {
   // Otherwise its calls are for device 0, and would make a context there that
   // nobody needs.
@@ -157,7 +157,7 @@ std::shared_ptr<HostSlab> make_slab_for(
 
 } // namespace
 
-HostSlabOrder order_slab(size_t bytes, c10::DeviceIndex device, int node) {
+HostSlabOrder order_slab(size_t bytes, DeviceIndex device, int node) {
   // A thread of its own costs microseconds, against the milliseconds of the
   // call, and leaves nothing behind.
   try {
@@ -182,7 +182,7 @@ bool is_ready(const HostSlabOrder& order) {
       order.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-int nearest_node(c10::DeviceIndex device) {
+int nearest_node(DeviceIndex device) {
   std::array<char, 32> bus{}; // "0000:3B:00.0"
   if (cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device) !=
       cudaSuccess) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSNuma.h>
-#include <c10/core/Device.h>
+#include <ATen/cuda/detail/LMSHandles.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -63,11 +63,11 @@ using HostSlabOrder = std::shared_future<std::shared_ptr<HostSlab>>;
 // milliseconds: on the NUMA node if it is one, and in the context of the
 // device. Whoever waits for the order must not hold a lock that a CUDA call
 // may need.
-HostSlabOrder order_slab(size_t bytes, c10::DeviceIndex device, int node);
+HostSlabOrder order_slab(size_t bytes, DeviceIndex device, int node);
 
 bool is_ready(const HostSlabOrder& order);
 
 // The node nearest to the device, or kAnyNode.
-int nearest_node(c10::DeviceIndex device);
+int nearest_node(DeviceIndex device);
 
 } // namespace at::cuda::lms

@@ -156,13 +156,13 @@ std::vector<size_t> chunk_ends(
 
 // What a chunk may take: of all, `total` bytes.
 Bytes chunk_budget(Device& device, const Bytes& total) {
-  if (Settings::get().chaos()) {
+  if (Settings::get().policy().traits.evicts_all) {
     return {total.all / kChunksUnderChaos, total.small};
   }
   const size_t most = Trace::get() ? kTracedChunk : total.all;
   return {
-      std::min(device.room_for_operators() / kChunksInRoom, most),
-      device.room_for_small() / kSmallChunksInRoom};
+      std::min(device.limit().room_for_operators() / kChunksInRoom, most),
+      device.consolidation().room_for_small() / kSmallChunksInRoom};
 }
 
 void run_chunks(

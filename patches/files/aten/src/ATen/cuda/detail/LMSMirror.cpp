@@ -1,7 +1,8 @@
-#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSMirror.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
-#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -43,41 +44,39 @@ void add(Layout& layout, const SegmentInfo& info) {
 
 } // namespace
 
-// Reads the caching allocator's present layout, and follows its trace events
-// from then on. The tracker cannot be detached again.
-void Device::mirror_allocator() {
+void Mirror::start() {
   auto& native = Allocator::get().native();
   static std::once_flag attached;
   std::call_once(attached, [&native] {
     native.attachAllocatorTraceTracker([](const TraceEntry& entry) {
       if (Device* device = Device::find(entry.device_)) {
-        device->on_trace(entry);
+        device->mirror().on_event(entry);
       }
     });
   });
   const auto snapshot = snapshot_of(native);
-  Lock lock(*this);
-  layout_.clear();
-  layout_.set_max_split(AllocatorConfig::max_split_size());
+  const Lock lock(device_.mutex());
+  Layout& layout = device_.map().layout();
+  layout.clear();
+  layout.set_max_split(AllocatorConfig::max_split_size());
   for (const auto& segment : snapshot.segments) {
-    if (segment.device == index_) {
-      add(layout_, segment);
+    if (segment.device == device_.index()) {
+      add(layout, segment);
     }
   }
   for (const auto& entry : backlog_) {
     apply(entry);
   }
   backlog_.clear();
-  mirrored_ = true;
+  is_mirrored_ = true;
 }
 
-// Called with the allocator's mutex held; may only take LMS's own.
-void Device::on_trace(const TraceEntry& entry) {
+void Mirror::on_event(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::FREE_REQUESTED) {
     return; // the block stays taken until its streams are done
   }
-  Lock lock(*this);
-  if (mirrored_) {
+  const Lock lock(device_.mutex());
+  if (is_mirrored_) {
     apply(entry);
   } else if (entry.action_ == TraceEntry::SNAPSHOT) {
     backlog_.clear(); // what came before is in the snapshot
@@ -87,44 +86,60 @@ void Device::on_trace(const TraceEntry& entry) {
 }
 
 // See Note [Handing memory over].
-void Device::take_over(const TraceEntry& entry) {
+void Mirror::note_allocation(const TraceEntry& entry) {
   CurrentRequest* request = CurrentRequest::get();
   if (!request || !request->is_for_page) {
-    peak_unmanaged_ =
-        std::max(peak_unmanaged_, layout_.allocated() - page_bytes_);
+    device_.map().note_unmanaged();
   }
-  const auto [segment, block] = layout_.find(entry.addr_);
-  auto events = handover_.take(entry.addr_, block ? block->size : entry.size_);
+  const auto [segment, block] = device_.map().layout().find(entry.addr_);
+  auto events = device_.pager().books.draining.handover().take(
+      entry.addr_, block ? block->size : entry.size_);
   if (events.empty()) {
     return;
   }
   if (request) {
-    request->pending.append(events.begin(), events.end());
+    append(request->pending, events);
     return;
   }
   // The allocation did not come through the layer, so nobody else would wait.
   // The host may not, with the allocator's mutex.
   const auto home =
       reinterpret_cast<cudaStream_t>(segment ? segment->stream : 0);
-  c10::cuda::CUDAGuard guard(index_);
+  c10::cuda::CUDAGuard guard(device_.index());
   for (const Event& event : events) {
     C10_CUDA_CHECK_WARN(cudaStreamWaitEvent(home, event.get(), 0));
   }
 }
 
-void Device::apply(const TraceEntry& entry) {
+// The allocator gets the block back and has given it to nobody yet.
+void Mirror::note_free(const TraceEntry& entry) {
+  const auto [segment, block] = device_.map().layout().find(entry.addr_);
+  if (!segment || !block) {
+    return;
+  }
+  // What was allocated by code that is no operator may have been used by it.
+  Streams& streams = device_.world().streams();
+  const auto home = reinterpret_cast<cudaStream_t>(segment->stream);
+  if (Settings::get().active() && !streams.is_out_of_reach(home)) {
+    streams.note_work(home);
+  }
+  device_.loans().end(entry.addr_, block->size);
+}
+
+void Mirror::apply(const TraceEntry& entry) {
+  Layout& layout = device_.map().layout();
   switch (entry.action_) {
     case TraceEntry::ALLOC:
-      layout_.add_block(entry.addr_, block_size_for(entry.size_));
-      take_over(entry);
+      layout.add_block(entry.addr_, block_size_for(entry.size_));
+      note_allocation(entry);
       break;
     case TraceEntry::FREE_COMPLETED:
-      note_free(entry.addr_);
-      layout_.remove_block(entry.addr_);
+      note_free(entry);
+      layout.remove_block(entry.addr_);
       break;
     case TraceEntry::SEGMENT_ALLOC:
     case TraceEntry::SEGMENT_MAP:
-      layout_.add_segment(
+      layout.add_segment(
           entry.addr_,
           as_segment(
               entry.size_,
@@ -135,11 +150,11 @@ void Device::apply(const TraceEntry& entry) {
       break;
     case TraceEntry::SEGMENT_FREE:
     case TraceEntry::SEGMENT_UNMAP:
-      note_lost_segment(entry.addr_);
-      layout_.remove_segment(entry.addr_, entry.size_);
+      device_.consolidation().note_lost_segment(entry.addr_);
+      layout.remove_segment(entry.addr_, entry.size_);
       break;
     case TraceEntry::OOM:
-      note_failure(entry);
+      device_.limit().note_failure(entry);
       break;
     default:
       break;

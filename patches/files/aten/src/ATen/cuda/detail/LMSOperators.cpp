@@ -87,9 +87,9 @@ class OperatorScope {
     if (span_.begin) {
       Trace::write_completed();
     }
-    if (Settings::get().chaos()) {
-      for (auto& [device, pins] : used) {
-        device->reclaim({}, Device::Scope::kAll, /*may_wait=*/true);
+    for (auto& [device, pins] : used) {
+      if (device->world().traits().evicts_all) {
+        device->room().reclaim({}, Scope::kAll, /*may_wait=*/true);
       }
     }
   }
@@ -143,15 +143,16 @@ void run_once(
 void gather_for(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> arguments,
-    Device::Gather how) {
+    Gather how) {
   TouchedList touched = touched_by_arguments(schema, arguments);
   (void)take_device(touched, c10::cuda::current_device());
   Device::get(c10::cuda::current_device())
+      .consolidation()
       .gather(current_stream(c10::cuda::current_device()), how);
   while (!touched.empty()) {
     const auto index = touched.front().device;
     (void)take_device(touched, index);
-    Device::get(index).gather(current_stream(index), how);
+    Device::get(index).consolidation().gather(current_stream(index), how);
   }
 }
 
@@ -178,7 +179,7 @@ void run_pinned(
     run_once(op, below, stack, &attempt);
     return;
   }
-  for (const auto how : {Device::Gather::kRoomy, Device::Gather::kTight}) {
+  for (const auto how : {Gather::kRoomy, Gather::kTight}) {
     try {
       const RetryScope retried;
       run_once(op, below, stack, &attempt);

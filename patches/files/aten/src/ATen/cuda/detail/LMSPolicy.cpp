@@ -7,11 +7,21 @@
 namespace at::cuda::lms {
 namespace {
 
-constexpr std::array<PolicyKind, 2> kPolicies{{
+constexpr Traits kOriginal{
+    /*blocks_host=*/true,
+    /*keeps_copies=*/false,
+    /*joins_memory=*/false,
+    /*evicts_all=*/false};
+constexpr Traits kChaos{
+    /*blocks_host=*/false,
+    /*keeps_copies=*/true,
+    /*joins_memory=*/false,
+    /*evicts_all=*/true};
+
+constexpr std::array<PolicyKind, 3> kPolicies{{
     {"planned", make_planned_policy, {}},
-    {"original",
-     make_original_policy,
-     {/*blocks_host=*/true, /*keeps_copies=*/false, /*joins_memory=*/false}},
+    {"original", make_original_policy, kOriginal},
+    {"chaos", make_planned_policy, kChaos},
 }};
 
 } // namespace

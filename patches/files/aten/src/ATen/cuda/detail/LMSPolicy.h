@@ -129,9 +129,13 @@ struct Traits {
   bool blocks_host = false; // for the time of each copy
   bool keeps_copies = true; // on the host, of what is back on the device
   bool joins_memory = true; // makes one segment, moves storages aside
+  // After each operator all that is not pinned, and overwrites where it lay:
+  // what passes so does not depend on what is resident.
+  bool evicts_all = false;
 };
 
-// A policy is a source of its own and a row of the table in LMSPolicy.cpp.
+// A policy is a source of its own and a row of the table in LMSPolicy.cpp. Rows
+// that share a source can take each other's place while a program runs.
 struct PolicyKind {
   std::string_view name;
   std::unique_ptr<Policy> (*make)();

@@ -1,6 +1,6 @@
-#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSReport.h>
 
-#include <ATen/cuda/detail/LMSDeviceLock.h>
+#include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
 #include <algorithm>
@@ -21,73 +21,77 @@ std::string format_size(size_t bytes) {
 
 } // namespace
 
-void Device::count(AllocSource source) {
-  sources_[static_cast<size_t>(source)].fetch_add(1, std::memory_order_relaxed);
-}
-
-DeviceStats Device::stats() {
-  Lock lock(*this);
-  DeviceStats stats = stats_;
-  std::copy(sources_.begin(), sources_.end(), stats.alloc_distribution.begin());
-  stats.times = times_.totals();
-  stats.free_bytes = layout_.reserved() - layout_.allocated();
-  stats.largest_free_bytes = layout_.largest_gap();
+DeviceStats stats_of(Device& device) {
+  const Lock lock(device.mutex());
+  DeviceStats stats = device.pager().books.stats;
+  const auto& served = device.room().served();
+  std::copy(served.begin(), served.end(), stats.alloc_distribution.begin());
+  stats.times = device.world().times().totals();
+  const Layout& layout = device.map().layout();
+  stats.free_bytes = layout.reserved() - layout.allocated();
+  stats.largest_free_bytes = layout.largest_gap();
   return stats;
 }
 
-void Device::reset_peak_stats() {
-  Lock lock(*this);
+void reset_peaks(Device& device) {
+  const Lock lock(device.mutex());
+  DeviceStats& stats = device.pager().books.stats;
   for (auto* levels :
-       {&stats_.pinned,
-        &stats_.pinned_bytes,
-        &stats_.managed,
-        &stats_.managed_bytes}) {
+       {&stats.pinned,
+        &stats.pinned_bytes,
+        &stats.managed,
+        &stats.managed_bytes}) {
     for (Level& level : *levels) {
       level.peak = level.current;
     }
   }
-  stats_.paged_out_bytes.peak = stats_.paged_out_bytes.current;
+  stats.paged_out_bytes.peak = stats.paged_out_bytes.current;
 }
 
-std::string Device::describe_memory() {
+std::string describe_memory(Device& device) {
   const auto host = HostMemory::get().stats();
   std::ostringstream out;
-  Lock lock(*this);
+  const size_t requested = device.limit().requested();
+  const Lock lock(device.mutex());
+  Books& books = device.pager().books;
+  const Layout& layout = books.map.layout();
+  const size_t limit = books.map.limit();
   size_t held = 0;
   size_t reclaimable = 0;
-  for (const ManagedStorage* record : records_) {
-    held += record->held ? record->bytes : 0;
-    reclaimable += record->evictable ? record->bytes : 0;
+  for (PageEntry* page : books.pages.all()) {
+    held += managed(page)->held ? page->bytes : 0;
+    reclaimable += page->evictable ? page->bytes : 0;
   }
-  for (const Draining& draining : draining_) {
+  for (const Draining& draining : books.draining.all()) {
     reclaimable += draining.block ? draining.block->size : 0;
   }
   size_t managed_blocks = 0;
   size_t blocks = 0;
-  for (const auto& [address, segment] : layout_.segments()) {
+  for (const auto& [address, segment] : layout.segments()) {
     for (const auto& [begin, block] : segment.blocks) {
       blocks += block.size;
       managed_blocks += block.page ? block.size : 0;
     }
   }
-  const auto& pinned = stats_.pinned_bytes[kAll];
-  out << "Large Model Support on device " << static_cast<int>(index_)
-      << " (limit " << format_size(limit_)
-      << (limit_ < requested_limit_ ? ", all that the card has for it" : "")
+  const auto& pinned = books.stats.pinned_bytes[kAll];
+  out << "Large Model Support on device " << static_cast<int>(device.index())
+      << " (limit " << format_size(limit)
+      << (limit < requested ? ", all that the card has for it" : "")
       << "): " << format_size(static_cast<size_t>(pinned.current))
       << " pinned by running operators or by escaped addresses ("
       << format_size(held) << " of it by addresses), "
       << format_size(reclaimable) << " reclaimable, "
       << format_size(blocks - managed_blocks) << " not managed, "
-      << format_size(layout_.reserved() - layout_.allocated())
-      << " free in pieces of at most " << format_size(layout_.largest_gap())
+      << format_size(layout.reserved() - layout.allocated())
+      << " free in pieces of at most " << format_size(layout.largest_gap())
       << ", "
-      << format_size(static_cast<size_t>(stats_.paged_out_bytes.current))
+      << format_size(static_cast<size_t>(books.stats.paged_out_bytes.current))
       << " on the host (" << format_size(host.used) << " of "
       << format_size(host.limit) << " used, " << format_size(host.others)
       << " by other processes).";
-  if (!last_failure_.empty() && reclaimable > 0) {
-    out << " The last page-out failed: " << last_failure_ << ".";
+  const std::string& failure = device.pager().residence.last_failure();
+  if (!failure.empty() && reclaimable > 0) {
+    out << " The last page-out failed: " << failure << ".";
   }
   out << " One operator's tensors must fit in the limit together. Use a "
          "smaller batch or split the operator, raise the limit with "

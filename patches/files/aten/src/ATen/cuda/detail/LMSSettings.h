@@ -30,16 +30,8 @@ class Settings {
     active_.store(active);
   }
 
-  // Chaos pages out every unpinned storage after every operator. For tests:
-  // whatever survives it never depends on what is resident.
-  bool chaos() const {
-    return chaos_.load(std::memory_order_relaxed);
-  }
-  void set_chaos(bool chaos) {
-    chaos_.store(chaos);
-  }
-
-  // Of devices that are used for the first time from now on.
+  // Of devices that are used for the first time from now on. Others take on its
+  // traits if they have the same policy.
   const PolicyKind& policy() const {
     return *policy_.load(std::memory_order_relaxed);
   }
@@ -96,7 +88,6 @@ class Settings {
 
   std::atomic<bool> enabled_{false};
   std::atomic<bool> active_{false};
-  std::atomic<bool> chaos_{false};
   std::atomic<const PolicyKind*> policy_{find_policy("planned")};
   std::atomic<bool> profiled_{false};
   std::atomic<bool> distributed_{false};

@@ -1,13 +1,29 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSTimes.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace at::cuda::lms {
+
+// What is timed on the device.
+enum class Activity : size_t {
+  kPageIn, // a copy to the device
+  kPageOut, // a copy to the host
+  kMove, // a copy within the device
+  kWaitForDemand, // a stream stands still: for bytes fetched when needed,
+  kWaitForAhead, // for bytes that were fetched ahead, but late,
+  kWaitForMemory, // for memory that is being copied from, or moved bytes
+  kCount
+};
+
+struct TimeSpent {
+  int64_t times = 0; // that took at least Times::kNoWait
+  int64_t none = 0; // that took less
+  double us = 0; // of both
+};
+using TimesSpent = std::array<TimeSpent, static_cast<size_t>(Activity::kCount)>;
 
 // A level that moves both ways, as in the caching allocator's statistics.
 struct Level {
@@ -67,7 +83,7 @@ struct DeviceStats {
   Traffic fetched_ahead; // the part of paged_in that began before it was needed
   // Storages that were evicted or died without a use.
   int64_t fetched_in_vain = 0;
-  Times::Totals times{}; // of what has ended by now
+  TimesSpent times{}; // of what has ended by now
   size_t free_bytes = 0; // in segments that the caching allocator holds
   size_t largest_free_bytes = 0; // the largest range of them
   std::array<int64_t, static_cast<size_t>(AllocSource::kCount)>

@@ -1,9 +1,8 @@
 #include <ATen/cuda/detail/LMSStorage.h>
 
+#include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-
-#include <algorithm>
 
 namespace at::cuda::lms {
 namespace {
@@ -59,28 +58,20 @@ ManagedStorage::ManagedStorage(
     Device& owner,
     c10::StorageImpl* impl,
     cudaStream_t home_stream)
-    : device(owner), storage(weak_reference_to(impl)), home(home_stream) {
+    : PageEntry(home_stream), device(owner), storage(weak_reference_to(impl)) {
   unpin = unpin_hook;
   hold = hold_hook;
   bytes = impl->nbytes();
-  users.push_back(home);
   c10::DataPtr& shown = impl->_mutable_data_ptr_no_checks();
-  memory = std::move(shown);
+  // Its context is its address, which raw_delete frees as its deleter does.
+  memory = DeviceMemory(shown.release_context(), FreeMemory{&owner.world()});
   shown = c10::DataPtr(
       nullptr,
       static_cast<c10::lms::Context*>(this),
       forget_hook,
-      memory.device());
+      shown.device());
   impl->get_extra_meta().custom_data_ptr_error_msg_ = kAccessError;
   hide_address();
-}
-
-Pool ManagedStorage::pool() const {
-  return bytes <= kSmallSize ? kSmallPool : kLargePool;
-}
-
-bool ManagedStorage::is_used_on(cudaStream_t stream) const {
-  return std::find(users.begin(), users.end(), stream) != users.end();
 }
 
 void ManagedStorage::show_address() {
@@ -103,16 +94,26 @@ void ManagedStorage::check_access() {
 void ManagedStorage::restore_data_ptr() {
   c10::DataPtr& shown = impl()->_mutable_data_ptr_no_checks();
   shown.release_context(); // this record, which the caller now owns
-  shown = std::move(memory);
+  void* address = memory.release();
+  shown = c10::DataPtr(
+      address,
+      address,
+      Allocator::get().native().raw_deleter(),
+      shown.device());
   impl()->lms_check_access(/*immutable=*/false, /*mutable_=*/false);
   impl()->get_extra_meta().custom_data_ptr_error_msg_ =
       held ? kHeldMark : kPinnedMark;
 }
 
-void ManagedStorage::remove_pinned_mark() {
+void ManagedStorage::end() {
   if (has_message(impl(), kPinnedMark)) {
     impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();
   }
+}
+
+void ManagedStorage::set_home(Stream stream) {
+  recorded.push_back(c10::cuda::getStreamFromExternal(home, device.index()));
+  home = stream;
 }
 
 bool must_stay_unmanaged(c10::StorageImpl* storage) {

@@ -1,10 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSEvent.h>
-#include <ATen/cuda/detail/LMSHostRanges.h>
-#include <ATen/cuda/detail/LMSLayout.h>
-#include <ATen/cuda/detail/LMSStats.h>
-#include <ATen/cuda/detail/LMSTimes.h>
+#include <ATen/cuda/detail/LMSPageTable.h>
 #include <c10/util/LargeModelSupport.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
@@ -24,46 +20,16 @@ class Device;
 // another evicts it, without any reference count being raised.
 //
 // Guarded by the mutex of `device`, except where noted.
-struct ManagedStorage final : c10::lms::Context, Page {
-  enum class State {
-    kResident, // `memory` holds the bytes
-    kPagedOut, // `host` holds the bytes
-    kArriving, // one thread is paging in; others wait
-  };
-
+struct ManagedStorage final : c10::lms::Context, PageEntry {
   Device& device; // constant
   // Keeps the StorageImpl's own memory, not its bytes, valid. Constant.
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-  size_t index = 0; // in the device's list of records
-  Block* block = nullptr; // in the device's layout; null unless resident
-
-  State state = State::kResident;
-  c10::DataPtr memory; // the native allocation, null unless resident
-  // From HostMemory; empty unless it holds the bytes. Kept when they are paged
-  // in, until they are written or host memory runs short.
-  HostPieces host;
-
-  // The stream whose memory it has, or had when it was evicted. A page-in
-  // allocates there again, so that freeing it means what it means without LMS.
-  cudaStream_t home; // changes where memory is lent, see LMSLoans.cpp
-  // Streams with work queued on the bytes since they became resident. Each has
-  // waited for their arrival.
-  c10::SmallVector<cudaStream_t, 2> users;
   // Streams named by Tensor.record_stream; told to the allocator at the end.
   c10::SmallVector<c10::cuda::CUDAStream, 1> recorded;
 
-  Event arrival; // page-in copy done; a timed event
-  // What a stream's time counts as that waits for it.
-  Activity waits_for = Activity::kWaitForDemand;
-  Event write_back; // unless resident: the last copy to or from `host` done
-  // Bytes sent to the host when the page-out was; tells page-outs apart.
-  uint64_t written_back_at = 0;
-
-  uint32_t pins = 0;
   bool held = false; // its address escaped: resident until the end
   bool is_in_graph = false; // held for a CUDA graph, whose replays may use it
   uintptr_t identity = 0; // see Note [Addresses to compare]
-  bool dead = false; // no DataPtr refers to it any more
   // Const access is not checked. See Note [Gradients that cross streams].
   bool may_cross = false;
 
@@ -72,23 +38,24 @@ struct ManagedStorage final : c10::lms::Context, Page {
   c10::StorageImpl* impl() const {
     return storage._unsafe_get_target();
   }
-  Pool pool() const;
-  bool is_used_on(cudaStream_t stream) const;
-  // The StorageImpl shows the address.
-  bool is_shown() const {
-    return pins > 0 && state == State::kResident;
-  }
 
   // See Note [Only pins touch the StorageImpl].
-  void show_address();
-  void hide_address();
+  void show_address() override;
+  void hide_address() override;
   // Arms the access checks of an unpinned storage.
   void check_access();
   // Gives the native allocation back to the StorageImpl, which is marked until
   // the last pin is gone.
   void restore_data_ptr();
-  void remove_pinned_mark();
+  // Removes the mark.
+  void end() override;
+  void set_home(Stream stream) override;
 };
+
+// The page of a policy that is a storage's.
+inline ManagedStorage* managed(Page* page) {
+  return static_cast<ManagedStorage*>(entry(page));
+}
 
 // True for a storage that LMS does not manage and must not manage: its address
 // escaped when it did, or it has pins of that time. The mark is LMS's error

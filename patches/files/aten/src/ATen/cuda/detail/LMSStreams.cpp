@@ -61,8 +61,8 @@ void Streams::note_work(cudaStream_t stream) noexcept {
   end = event_or_drained(device_, stream);
 }
 
-Handover::Events Streams::queued(cudaStream_t stream) noexcept {
-  Handover::Events events;
+Events Streams::queued(cudaStream_t stream) noexcept {
+  Events events;
   const auto add = [&events](Event event) {
     if (event) {
       events.push_back(std::move(event));

@@ -59,7 +59,7 @@ class Streams {
   void note_work(cudaStream_t stream) noexcept;
   // The end of what is queued so far on the stream, as far as LMS can know.
   // Nothing for one that is being captured: that began when it was idle.
-  Handover::Events queued(cudaStream_t stream) noexcept;
+  Events queued(cudaStream_t stream) noexcept;
 
  private:
   // By the thread that queued the work, 0 where that makes no difference.

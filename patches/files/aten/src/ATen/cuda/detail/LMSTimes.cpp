@@ -21,7 +21,7 @@ void Times::add(Activity activity, Event begin, Event end) {
   }
 }
 
-const Times::Totals& Times::totals() noexcept {
+const TimesSpent& Times::totals() noexcept {
   collect();
   return totals_;
 }

@@ -88,13 +88,13 @@ void Trace::end(Span& span) {
   }
 }
 
-void Trace::add_alloc(const ManagedStorage& storage) {
+void Trace::add_alloc(const Page& storage) {
   std::lock_guard<std::mutex> lock(mutex_);
   add(R"({"alloc": )" + std::to_string(storage.id) + R"(, "bytes": )" +
       std::to_string(storage.bytes) + R"(, "kind": "other")");
 }
 
-void Trace::add_free(const ManagedStorage& storage) {
+void Trace::add_free(const Page& storage) {
   std::lock_guard<std::mutex> lock(mutex_);
   add(R"({"free": )" + std::to_string(storage.id));
 }

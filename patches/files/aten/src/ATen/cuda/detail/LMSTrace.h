@@ -13,8 +13,6 @@
 
 namespace at::cuda::lms {
 
-struct ManagedStorage;
-
 // Note [Recording a trace]
 // ~~~~~~~~~~~~~~~~~~~~~~~~
 // A trace is a file of what the engine sees on one device, in the order in
@@ -66,8 +64,8 @@ class Trace {
   static void write_completed();
 
   // With the mutex of the device.
-  void add_alloc(const ManagedStorage& storage);
-  void add_free(const ManagedStorage& storage);
+  void add_alloc(const Page& storage);
+  void add_free(const Page& storage);
   void add_operator(const Operator& op, const Span& span);
 
  private:

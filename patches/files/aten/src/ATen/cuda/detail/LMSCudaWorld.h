@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSStreams.h>
+#include <ATen/cuda/detail/LMSTimes.h>
+#include <ATen/cuda/detail/LMSWorld.h>
+
+namespace at::cuda::lms {
+
+// Note [Order of copies and operators]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// No operation here blocks the host (pageable host memory and the `original`
+// policy apart). The order is kept on the device:
+//  - a page-out copy waits for what is queued so far on every stream that used
+//    the storage. Nobody waits for it but the next owner of the memory, see
+//    Note [Handing memory over];
+//  - a page-in copy waits for the home stream, whose earlier work may still
+//    use the memory, for what the memory was handed over with, and for the
+//    page-out copy of the same bytes;
+//  - each stream waits for it before its first use of the bytes.
+// The copies of one direction share a stream, so they are in order.
+
+// A device of CUDA's, its memory that of the caching allocator.
+class CudaWorld final : public World {
+ public:
+  CudaWorld(DeviceIndex index, const PolicyKind& policy)
+      : index_(index), policy_(policy), streams_(index) {}
+
+  DeviceMemory allocate(const PageEntry& page, bool is_ahead, Events& pending)
+      override;
+  void free(void* memory) noexcept override;
+  size_t block_size_for(size_t bytes) const override;
+  size_t growth_for(size_t bytes) const override;
+  Event copy(const Copy& copy) override;
+  Events queued(Stream stream) noexcept override;
+  bool may_be_another(Stream stream) const override;
+  void wait(
+      Stream stream,
+      const Events& events,
+      std::optional<Activity> counted) override;
+  bool has_happened(const Event& event) const override;
+  bool wait_on_host(const Event& event) noexcept override;
+  HostPieces allocate_on_host(
+      size_t bytes,
+      HostMemory::Claim claim,
+      HostMemory::Wait& wait) override;
+  void free_on_host(HostPieces pieces, Event ready) override;
+  bool finish(HostMemory::Wait& wait) override;
+  const Traits& traits() const override;
+  std::string reason_of(const std::exception& error) const override;
+  void warn(const char* what, const std::exception& error) noexcept override;
+
+  Streams& streams() {
+    return streams_;
+  }
+  const Streams& streams() const {
+    return streams_;
+  }
+  Times& times() {
+    return times_;
+  }
+
+ private:
+  cudaStream_t stream_for(Copy::Kind kind);
+  Event copy_on(cudaStream_t stream, const Copy& copy);
+
+  const DeviceIndex index_;
+  const PolicyKind& policy_;
+  Streams streams_;
+  Times times_;
+  cudaStream_t in_stream_ = nullptr; // page-in copies, in order
+  cudaStream_t out_stream_ = nullptr; // page-out copies, in order
+  cudaStream_t move_stream_ = nullptr; // copies within the device, in order
+};
+
+} // namespace at::cuda::lms
