@@ -12,17 +12,19 @@ constexpr uintptr_t kBase = uintptr_t{1} << 40; // any address but null
 
 } // namespace
 
-Memory::Memory(size_t capacity) {
+size_t block_size(size_t bytes) {
+  return at::cuda::lms::round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
+}
+
+Memory::Memory(size_t capacity, at::cuda::lms::Layout& layout)
+    : layout_(layout) {
   at::cuda::lms::Segment segment;
   segment.size = capacity / kMinBlockSize * kMinBlockSize;
   layout_.add_segment(kBase, segment);
   add_free(kBase, segment.size);
 }
 
-std::optional<Memory::Place> Memory::allocate(
-    size_t bytes,
-    const Link& link,
-    Time now) {
+std::optional<uintptr_t> Memory::allocate(size_t bytes) {
   const size_t wanted = block_size(bytes);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) {
@@ -30,32 +32,17 @@ std::optional<Memory::Place> Memory::allocate(
   }
   const auto [range, address] = *best;
   layout_.add_block(address, wanted);
-  const size_t size = layout_.find(address).second->size;
+  const size_t size = size_at(address);
   remove_free(free_.find(address));
   if (size < range) {
     add_free(address + size, range - size);
   }
-  uses_.erase(
-      std::remove_if(
-          uses_.begin(),
-          uses_.end(),
-          [&](const Use& use) { return link.has_ended(use.copy, now); }),
-      uses_.end());
-  Place place{address, {}};
-  for (const Use& use : uses_) {
-    if (use.begin < address + size && address < use.end) {
-      place.pending.push_back(use.copy);
-    }
-  }
-  return place;
+  return address;
 }
 
-void Memory::release(uintptr_t address, const CopyIds& pending) {
-  size_t size = layout_.find(address).second->size;
+void Memory::release(uintptr_t address) {
+  size_t size = size_at(address);
   layout_.remove_block(address);
-  for (const CopyId copy : pending) {
-    uses_.push_back({address, address + size, copy});
-  }
   auto next = free_.lower_bound(address);
   if (next != free_.begin()) {
     const auto previous = std::prev(next);

@@ -1,13 +1,14 @@
 #include "simulation.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <utility>
 
 namespace lms_replay {
 namespace {
 
+using at::cuda::lms::Freed;
 using at::cuda::lms::kSmallSize;
-using at::cuda::lms::Page;
+using at::cuda::lms::Lock;
 using at::cuda::lms::rest_for_small;
 
 bool is_small(size_t bytes) {
@@ -62,9 +63,6 @@ size_t segment_size(
   return less(machine.capacity, std::max(rest, small.peak));
 }
 
-// Pieces of work that a stream holds before a launch blocks, as CUDA has it.
-constexpr size_t kStreamDepth = 1024;
-
 } // namespace
 
 Simulation::Simulation(
@@ -73,17 +71,10 @@ Simulation::Simulation(
     const at::cuda::lms::PolicyKind& policy)
     : trace_(trace),
       machine_(machine),
-      policy_(policy.make()),
-      traits_(policy.traits),
-      memory_(segment_size(trace, machine, traits_)),
-      pages_(trace.bytes.size()),
-      link_(machine) {
-  for (size_t i = 0; i < pages_.size(); ++i) {
-    pages_[i].id = i + 1;
-    pages_[i].bytes = trace.bytes[i];
-    pages_[i].is_small = is_small(trace.bytes[i]);
-  }
-  policy_->set_capacity(memory_.layout().reserved());
+      world_(machine, policy.traits),
+      pager_(world_, /*device=*/0, policy.make()),
+      pages_(trace.bytes.size()) {
+  world_.start(pager_, segment_size(trace, machine, policy.traits));
 }
 
 Totals Simulation::run(const Measured& measured) {
@@ -101,10 +92,10 @@ void Simulation::play(const Event& event) {
   switch (event.kind) {
     case EventKind::kAlloc:
       prepare();
-      allocate(pages_[event.index]);
+      allocate(event.index);
       break;
     case EventKind::kFree:
-      free(pages_[event.index]);
+      free(event.index);
       break;
     case EventKind::kOperator:
       prepare();
@@ -123,231 +114,184 @@ void Simulation::prepare() {
     return;
   }
   is_prepared_ = true;
-  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-    pages_[use.storage].is_pinned = true;
-    pages_[use.storage].evictable = false;
-  }
   if (fetch_arguments()) {
-    evict_all(); // what is pinned may stand in the way of the rest
-    if (const Paged* page = fetch_arguments()) {
-      fail(*page);
+    {
+      Freed freed(pager_.books.contention);
+      const Lock lock(pager_.books.mutex);
+      unpin(freed);
+    }
+    // What is pinned may stand in the way of the rest.
+    pager_.reclaimer.reclaim({}, at::cuda::lms::Scope::kAll, true);
+    if (const Page* page = fetch_arguments()) {
+      fail(page->bytes);
     }
   }
 }
 
 // Returns the argument that finds no room, null if there is none such.
-const Paged* Simulation::fetch_arguments() {
-  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-    Paged& page = pages_[use.storage];
-    if (page.is_alive && !page.resident && !page_in(page, /*ahead=*/false)) {
-      return &page;
+const Simulation::Page* Simulation::fetch_arguments() {
+  std::vector<std::pair<Page*, bool>> absent;
+  {
+    const Lock lock(pager_.books.mutex);
+    for (const TraceUse& use : trace_.uses_of(next_operator_)) {
+      Page* page = pages_[use.storage].get();
+      if (!page) {
+        continue;
+      }
+      pager_.pin(page);
+      pinned_.push_back(page);
+      if (page->resident) {
+        pager_.residence.note_access(page, use.writes, page->home);
+      } else {
+        absent.emplace_back(page, use.writes);
+      }
     }
+  }
+  for (const auto& [page, writes] : absent) {
+    try {
+      pager_.fetcher.fetch(page);
+    } catch (const NoRoom&) {
+      return page;
+    }
+    const Lock lock(pager_.books.mutex);
+    pager_.residence.note_access(page, writes, page->home);
   }
   return nullptr;
 }
 
-void Simulation::wait_for_memory_and_arguments() {
-  Time start = 0;
-  enqueue(memory_pending_.size());
-  for (const CopyId copy : memory_pending_) {
-    start = std::max(start, link_.end_of(copy));
-  }
-  memory_pending_.clear();
-  Stall cause = Stall::kMemory;
-  Time held_up = 0;
-  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-    const Paged& page = pages_[use.storage];
-    const Time arrival = link_.end_of(page.arrival);
-    if (arrival > start) {
-      start = arrival;
-      cause = page.is_prefetched ? Stall::kLate : Stall::kDemanded;
-      held_up = link_.waited_for_memory(page.arrival);
-    }
-  }
-  stall_until(std::min(start, totals_.time + held_up), Stall::kMemory);
-  stall_until(start, cause);
+// With the pager's mutex.
+void Simulation::unpin(Freed& freed) {
+  auto next = pinned_.begin();
+  pager_.unpin(
+      [&] { return next == pinned_.end() ? nullptr : *next++; }, freed);
+  pinned_.clear();
 }
 
 void Simulation::launch() {
-  wait_for_memory_and_arguments();
   const TraceOperator& op = trace_.operators[next_operator_];
-  host_ += machine_.host_per_operator;
-  stall_until(host_, Stall::kHost);
-  computing_.push_back({totals_.time, totals_.time + op.duration});
-  totals_.time += op.duration;
-  enqueue(op.duration > 0 ? 1 : 0); // a view launches nothing
-
-  at::cuda::lms::Operator seen;
-  seen.name = op.name;
-  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-    Paged& page = pages_[use.storage];
-    page.is_pinned = false;
-    if (page.is_small) {
-      continue;
+  world_.launch(op.duration);
+  at::cuda::lms::Pager::Sequel sequel(pager_.books);
+  {
+    const Lock lock(pager_.books.mutex);
+    operator_.name = op.name;
+    operator_.uses.clear();
+    for (const TraceUse& use : trace_.uses_of(next_operator_)) {
+      if (Page* page = pages_[use.storage].get()) {
+        operator_.uses.push_back({page, use.writes});
+      }
     }
-    page.evictable = true;
-    page.clean = page.clean && !use.writes;
-    seen.uses.push_back({&page, use.writes});
+    unpin(sequel.freed);
+    pager_.follow(operator_, /*stream=*/nullptr, sequel);
   }
   ++next_operator_;
   is_prepared_ = false;
-  reap();
-  at::cuda::lms::Actions actions;
-  policy_->on_operator(seen, actions);
-  at::cuda::lms::finish_draft(*policy_, actions);
-  obey(actions);
-  keep_lead(seen);
-}
-
-// See Note [The host's lead].
-void Simulation::keep_lead(const at::cuda::lms::Operator& op) {
-  if (arriving_.empty() && draining_.empty()) {
-    lead_.clear();
-    return;
-  }
-  if (lead_.add(op)) {
-    const auto overtaken = lead_.put(totals_.time);
-    enqueue(1); // an event
-    note_arrivals();
-    host_ = std::max(host_, overtaken.value_or(0));
-  }
-}
-
-void Simulation::obey(const at::cuda::lms::Actions& actions) {
-  for (Page* page : actions.evict) {
-    if (page->resident && page->evictable) {
-      evict_early(paged(page));
-    }
-  }
-  note_arrivals();
-  for (Page* page : actions.fetch) {
-    // What is needed later must not take the room of what is needed first.
-    if (arriving_.size() >= at::cuda::lms::kMostArriving ||
-        (!page->resident && !page_in(paged(page), /*ahead=*/true))) {
-      break;
-    }
-  }
-}
-
-void Simulation::stall_until(Time time, Stall cause) {
-  if (time > totals_.time) {
-    totals_.stalls[static_cast<size_t>(cause)] += time - totals_.time;
-    totals_.time = time;
-  }
-  if (traits_.blocks_host) {
-    host_ = totals_.time;
-  }
-}
-
-// A copy is several pieces of work of its stream: it waits for operators and
-// for other copies, and begins and ends with an event. The host waits where too
-// many have not ended.
-void Simulation::enqueue_copy(Direction direction, CopyId copy, size_t waits) {
-  constexpr size_t kPieces = 4; // of any copy
-  auto& queued = queued_copies_[static_cast<size_t>(direction)];
-  queued.insert(queued.end(), kPieces + waits, copy);
-  while (queued.size() > kStreamDepth) {
-    host_ = std::max(host_, link_.end_of(queued.front()));
-    queued.pop_front();
-  }
-}
-
-// Pieces of work that end now, on the compute stream. The host waits where too
-// many have not ended.
-void Simulation::enqueue(size_t pieces) {
-  for (; pieces > 0; --pieces) {
-    queued_.push_back(totals_.time);
-    if (queued_.size() > kStreamDepth) {
-      host_ = std::max(host_, queued_.front());
-      queued_.pop_front();
-    }
-  }
+  pager_.complete(sequel);
+  pager_.wait_for_device(sequel);
 }
 
 // --- storages ---
 
-void Simulation::allocate(Paged& page) {
-  page.is_alive = true;
-  if (page.is_small) {
-    allocate_small(page);
+void Simulation::allocate(size_t storage) {
+  const size_t bytes = trace_.bytes[storage];
+  if (is_small(bytes)) {
+    allocate_small(storage);
     return;
   }
-  const auto place = obtain(page, /*ahead=*/false);
-  if (!place) {
-    fail(page);
+  auto page = std::make_unique<Page>(/*home=*/nullptr);
+  page->bytes = bytes;
+  try {
+    page->memory = world_.allocate_for_operator(bytes);
+  } catch (const NoRoom&) {
+    fail(bytes);
   }
-  memory_pending_.insert(
-      memory_pending_.end(), place->pending.begin(), place->pending.end());
-  settle(page, place->address);
+  const Lock lock(pager_.books.mutex);
+  pager_.residence.begin(
+      page.get(), pager_.books.map.block_of(page->memory.get()));
+  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
+    if (use.storage == storage) {
+      pager_.pin(page.get());
+      pinned_.push_back(page.get());
+    }
+  }
+  pages_[storage] = std::move(page);
 }
 
-void Simulation::allocate_small(Paged& page) {
-  page.resident = true;
-  small_taken_ += block_size(page.bytes);
+void Simulation::allocate_small(size_t storage) {
+  small_taken_ += block_size(trace_.bytes[storage]);
   if (small_taken_ > machine_.capacity) {
-    const size_t missing = small_taken_ - machine_.capacity;
     throw OutOfMemory(
-        trace_.events[event_].line, block_size(page.bytes), missing);
+        trace_.events[event_].line,
+        block_size(trace_.bytes[storage]),
+        small_taken_ - machine_.capacity);
   }
 }
 
-void Simulation::free(Paged& page) {
-  page.is_alive = false;
-  if (page.is_small) {
-    small_taken_ -= block_size(page.bytes);
+void Simulation::free(size_t storage) {
+  if (is_small(trace_.bytes[storage])) {
+    small_taken_ -= block_size(trace_.bytes[storage]);
     return;
   }
-  policy_->on_death(&page);
-  page.evictable = false;
-  if (page.resident) {
-    page.resident = false;
-    memory_.release(page.address, {page.arrival});
+  Freed freed(pager_.books.contention);
+  const Lock lock(pager_.books.mutex);
+  Page* page = pages_[storage].release();
+  if (page->state == Page::State::kResident) {
+    pager_.residence.free_while_used(page, freed);
   }
-}
-
-void Simulation::settle(Paged& page, uintptr_t address) {
-  page.address = address;
-  page.resident = true;
-  page.evictable = !page.is_pinned;
-  memory_.set_page(address, &page);
+  pager_.books.policy->on_death(page);
+  pager_.residence.end(page, freed);
 }
 
 // --- results ---
 
-void Simulation::fail(const Paged& page) {
-  const size_t wanted = block_size(page.bytes);
-  const size_t window = std::min(memory_.largest_window(), wanted);
+void Simulation::fail(size_t bytes) {
+  const size_t wanted = block_size(bytes);
+  const size_t window = std::min(world_.memory().largest_window(), wanted);
   throw OutOfMemory(trace_.events[event_].line, wanted, wanted - window);
 }
 
-Simulation::Mark Simulation::mark() const {
-  return {totals_, link_.count()};
+// From the beginning on.
+Totals Simulation::totals() const {
+  const auto& stats = pager_.books.stats;
+  Totals totals;
+  totals.time = world_.now();
+  totals.in_bytes = static_cast<size_t>(stats.paged_in.bytes);
+  totals.out_bytes = static_cast<size_t>(stats.paged_out.bytes);
+  totals.moved_bytes = static_cast<size_t>(stats.moved.bytes);
+  for (size_t cause = 0; cause < kStallCauses; ++cause) {
+    totals.stalls[cause] = world_.stalled(static_cast<Stall>(cause));
+  }
+  return totals;
+}
+
+Simulation::Mark Simulation::mark() {
+  return {totals(), world_.link().count()};
 }
 
 Totals Simulation::since(const Mark& mark) {
-  Totals totals = totals_;
+  Totals totals = this->totals();
   totals.time -= mark.totals.time;
   totals.in_bytes -= mark.totals.in_bytes;
   totals.out_bytes -= mark.totals.out_bytes;
   totals.moved_bytes -= mark.totals.moved_bytes;
-  measure_copies(mark.copies, totals);
   for (size_t cause = 0; cause < kStallCauses; ++cause) {
     totals.stalls[cause] -= mark.totals.stalls[cause];
   }
+  measure_copies(mark.copies, totals);
   return totals;
 }
 
 // What the copies after the first `skipped` took, and the part within the
 // operators.
 void Simulation::measure_copies(size_t skipped, Totals& totals) {
-  for (const auto& copies : link_.intervals(skipped)) {
-    auto first = computing_.begin();
+  for (const auto& copies : world_.link().intervals(skipped)) {
+    auto first = world_.computing().begin();
     for (const Interval& copy : copies) {
       totals.copying += copy.end - copy.begin;
-      while (first != computing_.end() && first->end <= copy.begin) {
+      while (first != world_.computing().end() && first->end <= copy.begin) {
         ++first;
       }
-      for (auto op = first; op != computing_.end() && op->begin < copy.end;
+      for (auto op = first;
+           op != world_.computing().end() && op->begin < copy.end;
            ++op) {
         totals.hidden +=
             std::min(copy.end, op->end) - std::max(copy.begin, op->begin);

@@ -1,0 +1,260 @@
+#include "world.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace lms_replay {
+namespace {
+
+using namespace at::cuda::lms;
+
+// Pieces of work that a stream holds before a launch blocks, as CUDA has it.
+constexpr size_t kStreamDepth = 1024;
+
+Direction direction_of(Copy::Kind kind) {
+  return kind == Copy::Kind::kIn ? Direction::kIn
+      : kind == Copy::Kind::kOut ? Direction::kOut
+                                 : Direction::kAside;
+}
+
+Stall stall_for(Activity why) {
+  return why == Activity::kWaitForDemand ? Stall::kDemanded
+      : why == Activity::kWaitForAhead   ? Stall::kLate
+                                         : Stall::kMemory;
+}
+
+} // namespace
+
+VirtualWorld::VirtualWorld(const Machine& machine, const Traits& traits)
+    : machine_(machine), traits_(traits), link_(machine) {}
+
+void VirtualWorld::start(Pager& pager, size_t capacity) {
+  pager_ = &pager;
+  MemoryMap& map = pager.books.map;
+  memory_.emplace(capacity, map.layout());
+  map.set_limit(map.layout().reserved());
+  map.set_limited(true);
+  // The one segment has been taken because memory ran short.
+  pager.books.has_evicted = true;
+  pager.books.policy->set_capacity(map.limit());
+}
+
+// --- the program ---
+
+DeviceMemory VirtualWorld::allocate_for_operator(size_t bytes) {
+  Events pending;
+  DeviceMemory memory = take_with_room(bytes, pending);
+  wait(nullptr, pending, Activity::kWaitForMemory);
+  return memory;
+}
+
+void VirtualWorld::launch(Time duration) {
+  host_ += machine_.host_per_operator;
+  stall_until(host_, Stall::kHost);
+  computing_.push_back({now_, now_ + duration});
+  now_ += duration;
+  enqueue(duration > 0 ? 1 : 0); // a view launches nothing
+}
+
+void VirtualWorld::stall_until(Time time, Stall cause) {
+  if (time > now_) {
+    stalls_[static_cast<size_t>(cause)] += time - now_;
+    now_ = time;
+  }
+  if (traits_.blocks_host) {
+    host_ = now_;
+  }
+}
+
+// A copy is several pieces of work of its stream: it waits for operators and
+// for other copies, and begins and ends with an event. The host waits where too
+// many have not ended.
+void VirtualWorld::enqueue_copy(
+    Direction direction,
+    CopyId copy,
+    size_t waits) {
+  constexpr size_t kPieces = 3; // of any copy
+  auto& queued = queued_copies_[static_cast<size_t>(direction)];
+  queued.insert(queued.end(), kPieces + waits, copy);
+  while (queued.size() > kStreamDepth) {
+    host_ = std::max(host_, link_.end_of(queued.front()));
+    queued.pop_front();
+  }
+}
+
+// Pieces of work that end now, on the compute stream. The host waits where too
+// many have not ended.
+void VirtualWorld::enqueue(size_t pieces) {
+  for (; pieces > 0; --pieces) {
+    queued_.push_back(now_);
+    if (queued_.size() > kStreamDepth) {
+      host_ = std::max(host_, queued_.front());
+      queued_.pop_front();
+    }
+  }
+}
+
+// --- memory ---
+
+DeviceMemory VirtualWorld::allocate(
+    const Page& page,
+    bool is_ahead,
+    Events& pending) {
+  return is_ahead ? take(page.bytes, pending)
+                  : take_with_room(page.bytes, pending);
+}
+
+// Null if no free range is large enough.
+DeviceMemory VirtualWorld::take(size_t bytes, Events& pending) {
+  const auto address = memory_->allocate(bytes);
+  if (!address) {
+    return nullptr;
+  }
+  append(
+      pending,
+      pager_->books.draining.handover().take(
+          *address, memory_->size_at(*address)));
+  return DeviceMemory(reinterpret_cast<void*>(*address), FreeMemory{this});
+}
+
+// Makes room as the engine's allocator does.
+DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
+  Request request;
+  request.bytes = block_size(bytes);
+  pager_->relocator.make_gap(request);
+  if (pager_->books.map.is_crowded(request)) {
+    pager_->reclaimer.reclaim(request, Scope::kWindow, /*may_wait=*/true);
+  }
+  DeviceMemory memory = take(bytes, pending);
+  if (!memory) {
+    pager_->reclaimer.reclaim(request, Scope::kAll, /*may_wait=*/true);
+    memory = take(bytes, pending);
+  }
+  if (!memory) {
+    throw NoRoom();
+  }
+  return memory;
+}
+
+void VirtualWorld::free(void* memory) noexcept {
+  memory_->release(reinterpret_cast<uintptr_t>(memory));
+}
+
+size_t VirtualWorld::block_size_for(size_t bytes) const {
+  return block_size(bytes);
+}
+
+size_t VirtualWorld::growth_for(size_t bytes) const {
+  return bytes;
+}
+
+HostPieces VirtualWorld::allocate_on_host(
+    size_t bytes,
+    HostMemory::Claim /*claim*/,
+    HostMemory::Wait& /*wait*/) {
+  return {{nullptr, bytes}}; // there is always some
+}
+
+void VirtualWorld::free_on_host(HostPieces /*pieces*/, at::cuda::lms::Event) {}
+
+bool VirtualWorld::finish(HostMemory::Wait& /*wait*/) {
+  return false;
+}
+
+// --- copies ---
+
+at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
+  const Page& page = copy.page;
+  const at::cuda::lms::Event& before =
+      copy.kind == Copy::Kind::kIn ? page.write_back : page.arrival;
+  CopyIds of_bytes;
+  CopyIds of_memory;
+  Time earliest = 0;
+  if (before) {
+    of_bytes.push_back(before->copy);
+  }
+  for (const at::cuda::lms::Event& event : copy.after) {
+    if (!event) {
+      continue;
+    }
+    if (event->copy == kNoCopy) {
+      earliest = std::max(earliest, event->time);
+    } else if (event != before) {
+      of_memory.push_back(event->copy);
+    }
+  }
+  const Direction direction = direction_of(copy.kind);
+  const CopyId id = link_.queue(
+      direction,
+      page.bytes,
+      earliest,
+      std::move(of_bytes),
+      std::move(of_memory));
+  enqueue_copy(direction, id, copy.after.size());
+  return std::make_shared<CUevent_st>(
+      CUevent_st{id, 0, copy.kind == Copy::Kind::kIn});
+}
+
+Events VirtualWorld::queued(Stream /*stream*/) noexcept {
+  enqueue(1);
+  return {std::make_shared<CUevent_st>(CUevent_st{kNoCopy, now_, false})};
+}
+
+bool VirtualWorld::may_be_another(Stream /*stream*/) const {
+  return false;
+}
+
+void VirtualWorld::wait(
+    Stream /*stream*/,
+    const Events& events,
+    std::optional<Activity> counted) {
+  enqueue(events.size());
+  for (const at::cuda::lms::Event& event : events) {
+    if (event && event->copy != kNoCopy) {
+      wait_for_copy(event->copy, counted.value_or(Activity::kWaitForMemory));
+    }
+  }
+}
+
+void VirtualWorld::wait_for_copy(CopyId copy, Activity why) {
+  const Time end = link_.end_of(copy);
+  const Time held_up = link_.waited_for_memory(copy);
+  stall_until(std::min(end, now_ + held_up), Stall::kMemory);
+  stall_until(end, stall_for(why));
+}
+
+Time VirtualWorld::end_of(const CUevent_st& event) {
+  return event.copy == kNoCopy ? event.time : link_.end_of(event.copy);
+}
+
+bool VirtualWorld::has_happened(const at::cuda::lms::Event& event) const {
+  if (!event || event->copy == kNoCopy) {
+    return !event || event->time <= host_;
+  }
+  link_.run_to(host_);
+  return link_.has_ended(event->copy, host_);
+}
+
+bool VirtualWorld::wait_on_host(const at::cuda::lms::Event& event) noexcept {
+  if (event) {
+    host_ = std::max(host_, end_of(*event));
+    if (traits_.blocks_host && event->copy != kNoCopy) {
+      stall_until(host_, event->is_page_in ? Stall::kDemanded : Stall::kMemory);
+    }
+  }
+  return true;
+}
+
+const Traits& VirtualWorld::traits() const {
+  return traits_;
+}
+
+// Nothing can go wrong here that is not a fault of the pager's.
+void VirtualWorld::warn(
+    const char* what,
+    const std::exception& error) noexcept {
+  std::fprintf(stderr, "%s%s\n", what, error.what());
+}
+
+} // namespace lms_replay
