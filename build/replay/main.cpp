@@ -8,12 +8,12 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
-#include <stdexcept>
 #include <string_view>
 
 namespace {
 
 constexpr int kFailure = 1;
+constexpr int kNoPolicy = 2; // of that name; those there are on stderr
 
 } // namespace
 
@@ -26,9 +26,8 @@ int main(int argc, char** argv) {
     const std::string_view name = argv[1];
     const auto* policy = at::cuda::lms::find_policy(name);
     if (!policy && name != "none") {
-      throw std::invalid_argument(
-          "there is no such policy; there are: " +
-          at::cuda::lms::policy_names());
+      std::fprintf(stderr, "%s\n", at::cuda::lms::policy_names().c_str());
+      return kNoPolicy;
     }
     std::ios::sync_with_stdio(false);
     const lms_replay::Machine machine =

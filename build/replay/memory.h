@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSCoreLayout.h>
 
 #include <cstddef>
 #include <map>

@@ -187,6 +187,9 @@ void Simulation::launch() {
   is_prepared_ = false;
   pager_.complete(sequel);
   pager_.wait_for_device(sequel);
+  if (world_.traits().evicts_all) {
+    pager_.reclaimer.reclaim({}, at::cuda::lms::Scope::kAll, true);
+  }
 }
 
 // --- storages ---

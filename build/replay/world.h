@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSPager.h>
+#include <ATen/cuda/detail/LMSCorePager.h>
 
 #include "link.h"
 #include "machine.h"

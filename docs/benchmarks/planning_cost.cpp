@@ -8,7 +8,7 @@
 // no plan had fetched; the lag, for how long it has held, and the history's
 // MiB.
 
-#include <ATen/cuda/detail/LMSPlannedPolicy.h>
+#include <ATen/cuda/detail/LMSCorePlannedPolicy.h>
 
 #include <algorithm>
 #include <cstdio>

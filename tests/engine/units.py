@@ -26,7 +26,7 @@ def expect_passed(
 
     Args:
         program: its name in unit/.
-        parts: of the engine, such as "Layout" for LMSLayout.cpp. They include no PyTorch.
+        parts: of the engine, such as "Layout" for LMSCoreLayout.cpp. They include no PyTorch.
         folder: where to put the binary.
         subtests: where to report.
         arguments: of the program.

@@ -9,7 +9,7 @@ from lms_cli import paths
 
 DOCS = paths.ROOT / "docs"
 ENGINE = paths.ROOT / "patches" / "files" / "aten" / "src" / "ATen" / "cuda" / "detail"
-SOURCE = re.compile(r"\bLMS[A-Z]\w+")
+SOURCE = re.compile(r"\bLMS[A-Z]\w+\b(?!\*)")  # LMSCore* is a group of them
 
 
 def files_of_the_engine() -> set[str]:

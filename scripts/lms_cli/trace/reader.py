@@ -21,7 +21,7 @@ KINDS = ("parameter", "gradient", "optimizer", "activation", "workspace", "input
 LARGEST = 1 << 56  # bytes or picoseconds: more would overflow a sum
 PICOSECONDS = 1e6  # in a microsecond
 
-# What the engine runs chunk by chunk, as LMSLists.cpp knows it.
+# What the engine runs chunk by chunk, as LMSOperatorLists.cpp knows it.
 LIST_OPERATORS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 ALLOC, FREE, STEP, OPERATOR = 1, 2, 3, 4  # EventKind of build/replay/trace.h

@@ -5,7 +5,7 @@
 
 #include <ATen/cuda/detail/LMSHostLimit.h>
 #include <ATen/cuda/detail/LMSHostRanges.h>
-#include <ATen/cuda/detail/LMSNuma.h>
+#include <ATen/cuda/detail/LMSHostNuma.h>
 
 #include "harness.h"
 

@@ -2,8 +2,8 @@
 // CUDA. Run without arguments; prints a line per test, exits with the number of
 // those that failed.
 
-#include <ATen/cuda/detail/LMSLayout.h>
-#include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSCoreLayout.h>
+#include <ATen/cuda/detail/LMSCorePolicy.h>
 
 #include "harness.h"
 

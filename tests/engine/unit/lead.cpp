@@ -1,6 +1,6 @@
 // Unit tests of how far the host may be ahead of the device.
 
-#include <ATen/cuda/detail/LMSLead.h>
+#include <ATen/cuda/detail/LMSCoreLead.h>
 
 #include "harness.h"
 

@@ -1,6 +1,6 @@
 // Unit tests of how the limit of device memory follows the card.
 
-#include <ATen/cuda/detail/LMSLimit.h>
+#include <ATen/cuda/detail/LMSCoreLimit.h>
 
 #include "harness.h"
 

@@ -1,7 +1,7 @@
 // Unit tests of the planned policy with cycles that are longer than what the
 // history always keeps, and of how their plans are made.
 
-#include <ATen/cuda/detail/LMSPlannedPolicy.h>
+#include <ATen/cuda/detail/LMSCorePlannedPolicy.h>
 
 #include "harness.h"
 #include "machine.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSCorePolicy.h>
 
 #include "harness.h"
 

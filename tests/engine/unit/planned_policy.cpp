@@ -1,7 +1,7 @@
 // Unit tests of the planned policy: what it learns of a sequence of operators,
 // and what it does with that.
 
-#include <ATen/cuda/detail/LMSRangeMaximum.h>
+#include <ATen/cuda/detail/LMSCoreRangeMaximum.h>
 
 #include "machine.h"
 

@@ -1,8 +1,8 @@
 // Unit tests of the searches for room: what a bounded search looks at and
 // finds, what can be moved aside, and that the layout's books are right.
 
-#include <ATen/cuda/detail/LMSLayout.h>
-#include <ATen/cuda/detail/LMSSpace.h>
+#include <ATen/cuda/detail/LMSCoreLayout.h>
+#include <ATen/cuda/detail/LMSCoreSpace.h>
 
 #include "harness.h"
 

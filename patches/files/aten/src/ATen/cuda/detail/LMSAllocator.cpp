@@ -1,10 +1,10 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 
-#include <ATen/cuda/detail/LMSAttempt.h>
-#include <ATen/cuda/detail/LMSCaptures.h>
-#include <ATen/cuda/detail/LMSCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorAttempt.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
+#include <ATen/cuda/detail/LMSOperatorCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
-#include <ATen/cuda/detail/LMSReport.h>
+#include <ATen/cuda/detail/LMSDeviceReport.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -46,6 +46,88 @@ AllocSource reclaim_for(
       {growth_for(bytes), wanted.stream}, Scope::kSegments, may_wait);
   return segments.count > 0 ? AllocSource::kReclaimFragments
                             : AllocSource::kFreeList;
+}
+
+// As the policy chooses. Returns how.
+AllocSource make_room(Allocator::Allocation& wanted) {
+  Device& device = wanted.device;
+  device.room().free_memory_in_doubt();
+  const bool is_free = !is_capturing(); // else it is from the graph's own pool
+  if (is_free) {
+    wanted.stream = device.loans().lender_for(wanted.bytes, wanted.stream);
+  }
+  const Request request{
+      block_size_for(wanted.bytes), reinterpret_cast<uintptr_t>(wanted.stream)};
+  device.room().make_gap(request);
+  return is_free && device.room().is_needed(request)
+      ? reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true)
+      : AllocSource::kFreeList;
+}
+
+// What an allocation does that has found no room all the same.
+class MoreRoom {
+ public:
+  MoreRoom(Device& device, const Allocator::Allocation& wanted)
+      : device_(device),
+        growth_{
+            growth_for(wanted.bytes),
+            reinterpret_cast<uintptr_t>(wanted.stream)},
+        generation_(contention().generation()) {}
+
+  // Evicts whole segments, the next time everything. False if there is nothing
+  // more to evict; `source` says what was done.
+  bool reclaim(AllocSource& source) {
+    while (next_ != kSteps.end()) {
+      const auto got =
+          device_.room().reclaim(growth_, next_->first, /*may_wait=*/true);
+      freed_ += got.bytes;
+      source = next_->second;
+      ++next_;
+      if (got.count > 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // As long as others give back what they use there is something to reclaim.
+  // Once it was all of the device, more of it will not help.
+  bool wait_for_others() {
+    if (freed_ > device_.limit().bytes() ||
+        !device_.room().wait_for_others(generation_, give_up_)) {
+      return false;
+    }
+    next_ = kSteps.begin();
+    generation_ = contention().generation();
+    return true;
+  }
+
+ private:
+  static constexpr std::array<std::pair<Scope, AllocSource>, 2> kSteps{
+      {{Scope::kSegments, AllocSource::kCudaMallocRetry},
+       {Scope::kAll, AllocSource::kReclaimAll}}};
+
+  const Contention& contention() const {
+    return device_.pager().books.contention;
+  }
+
+  Device& device_;
+  const Request growth_;
+  decltype(kSteps)::const_iterator next_ = kSteps.begin();
+  uint64_t generation_;
+  Contention::GiveUp give_up_;
+  size_t freed_ = 0; // bytes, for this request
+};
+
+constexpr auto kNoRoomInCapture =
+    "\nA CUDA graph capture has memory of its own, for which Large Model Support "
+    "can page nothing out once it has begun. Room is made before that, but "
+    "pinned storages stay, and so does the segment that they lie in: capture "
+    "before memory is short.";
+
+[[noreturn]] void fail(const std::string& error) {
+  give_up_request();
+  TORCH_CHECK_WITH(OutOfMemoryError, false, error);
 }
 
 // Runs inside the native allocator's malloc, its mutex held, when no cached
@@ -180,30 +262,13 @@ void* Allocator::try_allocate(
   return ptr;
 }
 
-// Makes more and more room until the allocation succeeds: first by whole
-// segments, then by everything evictable, then in other streams' memory.
+// Makes more and more room until the allocation succeeds: first as the policy
+// chooses, then by whole segments, then by everything evictable, then in other
+// streams' memory, then by what other threads give back.
 void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
-  constexpr std::array<std::pair<Scope, AllocSource>, 2> kRetries{
-      {{Scope::kSegments, AllocSource::kCudaMallocRetry},
-       {Scope::kAll, AllocSource::kReclaimAll}}};
   Device& device = wanted.device;
-  device.room().free_memory_in_doubt();
-  if (!is_capturing()) { // else it must come from the graph's own pool
-    wanted.stream = device.loans().lender_for(wanted.bytes, wanted.stream);
-  }
-  const auto stream = reinterpret_cast<uintptr_t>(wanted.stream);
-  const Request growth{growth_for(wanted.bytes), stream};
-  const Request request{block_size_for(wanted.bytes), stream};
-  device.room().make_gap(request);
-  auto source = AllocSource::kFreeList;
-  if (!is_capturing() && device.room().is_needed(request)) {
-    source =
-        reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true);
-  }
-  auto retry = kRetries.begin();
-  uint64_t generation = device.pager().books.contention.generation();
-  Contention::GiveUp give_up;
-  size_t freed = 0; // bytes, for this request
+  AllocSource source = make_room(wanted);
+  MoreRoom more(device, wanted);
   while (true) {
     std::string error;
     try {
@@ -212,45 +277,17 @@ void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
       error = failure.what_without_backtrace();
     }
     if (is_capturing()) {
-      give_up_request();
-      TORCH_CHECK_WITH(
-          OutOfMemoryError,
-          false,
-          error,
-          "\nA CUDA graph capture has memory of its own, for which Large Model "
-          "Support can page nothing out once it has begun. Room is made before "
-          "that, but pinned storages stay, and so does the segment that they "
-          "lie in: capture before memory is short.");
+      fail(error + kNoRoomInCapture);
     }
-    if (device.limit().enforce()) {
-      continue; // what the driver refused, reclaiming may yet give
+    // What the driver refused, reclaiming may yet give.
+    if (device.limit().enforce() || more.reclaim(source)) {
+      continue;
     }
-    bool reclaimed = false;
-    while (!reclaimed && retry != kRetries.end()) {
-      const auto got =
-          device.room().reclaim(growth, retry->first, /*may_wait=*/true);
-      reclaimed = got.count > 0;
-      freed += got.bytes;
-      source = retry->second;
-      ++retry;
+    if (void* lent = borrow(wanted, source, pending)) {
+      return lent;
     }
-    if (!reclaimed) {
-      if (void* lent = borrow(wanted, source, pending)) {
-        return lent;
-      }
-    }
-    // As long as others give back what they use there is something to reclaim.
-    // Once it was all of the device, more of it will not help.
-    if (!reclaimed && freed <= device.limit().bytes() &&
-        device.room().wait_for_others(generation, give_up)) {
-      reclaimed = true;
-      retry = kRetries.begin();
-      generation = device.pager().books.contention.generation();
-    }
-    if (!reclaimed) {
-      give_up_request();
-      TORCH_CHECK_WITH(
-          OutOfMemoryError, false, error, "\n", describe_memory(device));
+    if (!more.wait_for_others()) {
+      fail(error + "\n" + describe_memory(device));
     }
   }
 }

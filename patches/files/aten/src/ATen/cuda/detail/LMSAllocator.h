@@ -1,9 +1,9 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCompat.h>
-#include <ATen/cuda/detail/LMSErrors.h>
-#include <ATen/cuda/detail/LMSHandover.h>
-#include <ATen/cuda/detail/LMSStats.h>
+#include <ATen/cuda/detail/LMSAllocatorErrors.h>
+#include <ATen/cuda/detail/LMSCoreHandover.h>
+#include <ATen/cuda/detail/LMSCoreStats.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
@@ -74,6 +74,18 @@ class Allocator final : public AllocatorForwarder {
       std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) override;
 
+  // Takes a stream, whose memory it is to be.
+  using Allocate = std::function<void*(cudaStream_t)>;
+
+  // What is asked of the native allocator.
+  struct Allocation {
+    Device& device;
+    size_t bytes;
+    cudaStream_t stream; // in the end, the one whose memory it is
+    bool is_for_page; // see CurrentRequest
+    const Allocate& allocate;
+  };
+
   // True while the native allocator is behind this layer.
   bool is_installed() const {
     return c10::cuda::CUDACachingAllocator::get() == this;
@@ -86,18 +98,6 @@ class Allocator final : public AllocatorForwarder {
 
  private:
   Allocator();
-
-  // Takes a stream, whose memory it is to be.
-  using Allocate = std::function<void*(cudaStream_t)>;
-
-  // What is asked of the native allocator.
-  struct Allocation {
-    Device& device;
-    size_t bytes;
-    cudaStream_t stream; // in the end, the one whose memory it is
-    bool is_for_page; // see CurrentRequest
-    const Allocate& allocate;
-  };
 
   void* allocate_for_operator(
       size_t bytes,

@@ -1,10 +1,10 @@
 #include <ATen/cuda/LargeModelSupport.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
-#include <ATen/cuda/detail/LMSBackward.h>
-#include <ATen/cuda/detail/LMSCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorBackward.h>
+#include <ATen/cuda/detail/LMSOperatorCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
-#include <ATen/cuda/detail/LMSReport.h>
+#include <ATen/cuda/detail/LMSDeviceReport.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>

@@ -6,7 +6,7 @@
 // pure virtual stops the compiler; one with a default body would be lost in
 // silence, so `lms verify` checks that each has a forwarding function here.
 
-#include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSCoreLayout.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/api/include/torch/version.h>

@@ -1,7 +1,7 @@
 #include <ATen/cuda/detail/LMSCudaWorld.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
-#include <ATen/cuda/detail/LMSPageTable.h>
+#include <ATen/cuda/detail/LMSCorePageTable.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>

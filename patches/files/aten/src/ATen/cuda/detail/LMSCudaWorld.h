@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSStreams.h>
-#include <ATen/cuda/detail/LMSTimes.h>
-#include <ATen/cuda/detail/LMSWorld.h>
+#include <ATen/cuda/detail/LMSCudaStreams.h>
+#include <ATen/cuda/detail/LMSCudaTimes.h>
+#include <ATen/cuda/detail/LMSCoreWorld.h>
 
 namespace at::cuda::lms {
 

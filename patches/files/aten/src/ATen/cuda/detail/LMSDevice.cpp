@@ -1,10 +1,10 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
-#include <ATen/cuda/detail/LMSBackward.h>
-#include <ATen/cuda/detail/LMSCaptures.h>
+#include <ATen/cuda/detail/LMSOperatorBackward.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/cuda/detail/LMSTouched.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>

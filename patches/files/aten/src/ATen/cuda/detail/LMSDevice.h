@@ -1,14 +1,14 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSAccessChecks.h>
-#include <ATen/cuda/detail/LMSCardLimit.h>
-#include <ATen/cuda/detail/LMSConsolidation.h>
+#include <ATen/cuda/detail/LMSDeviceChecks.h>
+#include <ATen/cuda/detail/LMSDeviceLimit.h>
+#include <ATen/cuda/detail/LMSDeviceConsolidation.h>
 #include <ATen/cuda/detail/LMSCudaWorld.h>
-#include <ATen/cuda/detail/LMSLoans.h>
-#include <ATen/cuda/detail/LMSMirror.h>
-#include <ATen/cuda/detail/LMSPager.h>
-#include <ATen/cuda/detail/LMSRoom.h>
-#include <ATen/cuda/detail/LMSStorage.h>
+#include <ATen/cuda/detail/LMSDeviceLoans.h>
+#include <ATen/cuda/detail/LMSDeviceMirror.h>
+#include <ATen/cuda/detail/LMSCorePager.h>
+#include <ATen/cuda/detail/LMSDeviceRoom.h>
+#include <ATen/cuda/detail/LMSDeviceStorage.h>
 #include <ATen/cuda/detail/LMSTrace.h>
 
 #include <cstdint>
@@ -37,17 +37,17 @@ using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 // 3. the mutex of the Trace
 // 4. the mutex of HostMemory, and those of the event pools
 // 5. the lock of the file of HostLedger, which processes share
-// A thread takes them in this order only. (LMSBackward's is taken before 2, and
-// never with 1.) So nothing that may allocate or free device memory runs under
-// 2 to 5: memory to be freed is collected in `Freed` and let go after 2 is
-// released. No mutex of LMS is held while the GIL is
-// taken: reference counts of storages, whose changes may take the GIL, are not
-// touched under 2, and the allocator, whose stack recorder may take it, is not
-// called. No thread holds the mutexes of two devices. `Lock` checks that in
-// every build. The threads that make slabs of host memory take
-// none of these; who waits for one of them has given 4 back. What is queued on
-// the device may wait for what another thread is about to launch, so whoever
-// waits for the device has given back all that such a thread may need.
+// A thread takes them in this order only. (LMSOperatorBackward's is taken
+// before 2, and never with 1.) So nothing that may allocate or free device
+// memory runs under 2 to 5: memory to be freed is collected in `Freed` and let
+// go after 2 is released. No mutex of LMS is held while the GIL is taken:
+// reference counts of storages, whose changes may take the GIL, are not touched
+// under 2, and the allocator, whose stack recorder may take it, is not called.
+// No thread holds the mutexes of two devices. `Lock` checks that in every
+// build. The threads that make slabs of host memory take none of these; who
+// waits for one of them has given 4 back. What is queued on the device may wait
+// for what another thread is about to launch, so whoever waits for the device
+// has given back all that such a thread may need.
 
 // LMS on one device: the pager, and what ties it to PyTorch, each part in a
 // header of its own. What is here are the storages and the operators that use

@@ -1,8 +1,8 @@
 #include <ATen/cuda/detail/LMSHostMemory.h>
 
-#include <ATen/cuda/detail/LMSEvent.h>
+#include <ATen/cuda/detail/LMSCudaEvent.h>
 #include <ATen/cuda/detail/LMSHostLimit.h>
-#include <ATen/cuda/detail/LMSLayout.h>
+#include <ATen/cuda/detail/LMSCoreLayout.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <cuda_runtime_api.h>
 

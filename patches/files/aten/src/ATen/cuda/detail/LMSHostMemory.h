@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSHandles.h>
+#include <ATen/cuda/detail/LMSCoreHandles.h>
 #include <ATen/cuda/detail/LMSHostLedger.h>
 #include <ATen/cuda/detail/LMSHostRanges.h>
 #include <ATen/cuda/detail/LMSHostSlab.h>

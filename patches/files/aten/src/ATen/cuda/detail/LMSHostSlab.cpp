@@ -1,6 +1,6 @@
 #include <ATen/cuda/detail/LMSHostSlab.h>
 
-#include <ATen/cuda/detail/LMSCaptures.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSNuma.h>
-#include <ATen/cuda/detail/LMSHandles.h>
+#include <ATen/cuda/detail/LMSHostNuma.h>
+#include <ATen/cuda/detail/LMSCoreHandles.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,11 +1,11 @@
 #include <ATen/cuda/detail/LMSOperators.h>
 
 #include <ATen/core/dispatch/OperatorEntry.h>
-#include <ATen/cuda/detail/LMSAttempt.h>
-#include <ATen/cuda/detail/LMSCollectives.h>
-#include <ATen/cuda/detail/LMSErrors.h>
+#include <ATen/cuda/detail/LMSOperatorAttempt.h>
+#include <ATen/cuda/detail/LMSOperatorCollectives.h>
+#include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/cuda/detail/LMSTouched.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAFunctions.h>
 

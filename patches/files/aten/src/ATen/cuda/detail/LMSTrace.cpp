@@ -1,8 +1,8 @@
 #include <ATen/cuda/detail/LMSTrace.h>
 
-#include <ATen/cuda/detail/LMSCaptures.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/cuda/detail/LMSStorage.h>
+#include <ATen/cuda/detail/LMSDeviceStorage.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <ATen/core/operator_name.h>
-#include <ATen/cuda/detail/LMSEvent.h>
-#include <ATen/cuda/detail/LMSPolicy.h>
+#include <ATen/cuda/detail/LMSCudaEvent.h>
+#include <ATen/cuda/detail/LMSCorePolicy.h>
 
 #include <atomic>
 #include <cstdint>

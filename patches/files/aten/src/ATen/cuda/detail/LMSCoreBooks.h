@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCoreContention.h>
+#include <ATen/cuda/detail/LMSCoreDraining.h>
+#include <ATen/cuda/detail/LMSCoreHostStore.h>
+#include <ATen/cuda/detail/LMSCoreMemoryMap.h>
+#include <ATen/cuda/detail/LMSCorePageTable.h>
+#include <ATen/cuda/detail/LMSCoreProgress.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+namespace at::cuda::lms {
+
+// What is known of one device. The parts of the pager work on it together; all
+// of it is guarded by the mutex, except where a part says otherwise.
+struct Books {
+  Books(World& world, DeviceIndex device, std::unique_ptr<Policy> policy)
+      : world(world),
+        contention(device, mutex),
+        pages(stats),
+        map(world),
+        progress(world),
+        draining(world, map),
+        host(world, pages),
+        policy(std::move(policy)) {}
+
+  World& world;
+  std::mutex mutex;
+  Contention contention;
+  DeviceStats stats;
+  PageTable pages;
+  MemoryMap map;
+  Progress progress;
+  DrainingMemory draining;
+  HostStore host;
+  const std::unique_ptr<Policy> policy;
+
+  // Read without the mutex. Pages were evicted to make room for others: since
+  // memory was last in one piece, and since it was last seen whether it can be.
+  std::atomic<bool> has_evicted{false};
+  std::atomic<bool> is_consolidation_due{false};
+  void note_shortage() {
+    has_evicted = is_consolidation_due = true;
+  }
+
+  // Memory that was allocated goes back unused: whoever gets it next has to
+  // wait for `pending` in its place. Without the mutex.
+  void return_pending(const void* memory, const Events& pending) noexcept {
+    if (memory) {
+      const Lock lock(mutex);
+      if (const Block* block = map.block_of(memory)) {
+        draining.handover().put(
+            reinterpret_cast<uintptr_t>(memory), block->size, pending);
+      }
+    }
+  }
+};
+
+} // namespace at::cuda::lms

@@ -1,0 +1,127 @@
+#include <ATen/cuda/detail/LMSCoreFetch.h>
+
+#include <exception>
+
+namespace at::cuda::lms {
+
+bool Fetcher::wait_for(PageEntry* page, Lock& lock) {
+  lock.wait(
+      arrived_, [page] { return page->state != PageEntry::State::kArriving; });
+  return page->state == PageEntry::State::kResident;
+}
+
+bool Fetcher::wait_for(PageEntry* page) {
+  Lock lock(books_.mutex);
+  return wait_for(page, lock);
+}
+
+void Fetcher::fetch(PageEntry* page) {
+  {
+    Lock lock(books_.mutex);
+    if (wait_for(page, lock)) {
+      return;
+    }
+    page->state = PageEntry::State::kArriving;
+  }
+  complete(page, /*is_ahead=*/false);
+}
+
+// False if there is no room.
+bool Fetcher::fetch_ahead(PageEntry* page) {
+  relocator_.make_gap(request_for(*page, books_.world));
+  const auto is_wanted = [page] {
+    return !page->dead && page->state == PageEntry::State::kPagedOut;
+  };
+  Eviction eviction(/*may_wait=*/true);
+  {
+    Freed freed(books_.contention);
+    const Lock lock(books_.mutex);
+    if (is_wanted() && !choose(page, eviction)) {
+      return false;
+    }
+    reclaimer_.evict(eviction, freed);
+  }
+  reclaimer_.finish(eviction);
+  if (eviction.has_failed) {
+    return false;
+  }
+  {
+    const Lock lock(books_.mutex);
+    if (!is_wanted()) {
+      return true; // nothing to be done
+    }
+    page->state = PageEntry::State::kArriving;
+  }
+  return complete(page, /*is_ahead=*/true);
+}
+
+// What has to be evicted for it. False if there is no room.
+bool Fetcher::choose(PageEntry* page, Eviction& eviction) {
+  Request request = request_for(*page, books_.world);
+  request.ahead = page;
+  books_.draining.tell(books_.progress, request);
+  if (!books_.map.is_crowded(request)) {
+    return true;
+  }
+  eviction.add(books_.policy->choose_window(books_.map.layout(), request));
+  return !eviction.pages.empty();
+}
+
+// The page is kArriving. False if there is no room, ahead of its use.
+bool Fetcher::complete(PageEntry* page, bool is_ahead) {
+  const Traits traits = books_.world.traits();
+  Freed freed(books_.contention);
+  DeviceMemory memory;
+  Events pending;
+  Event arrival;
+  bool is_here = false;
+  try {
+    memory = books_.world.allocate(*page, is_ahead, pending);
+    const Lock lock(books_.mutex);
+    if (memory) {
+      residence_.arrive(page, memory, is_ahead, pending, freed);
+      arrival = page->arrival;
+      is_here = true;
+    } else {
+      residence_.stay_away(page);
+    }
+  } catch (...) {
+    books_.return_pending(memory.get(), pending);
+    {
+      const Lock lock(books_.mutex);
+      residence_.stay_away(page);
+    }
+    arrived_.notify_all();
+    throw;
+  }
+  arrived_.notify_all();
+  if (traits.blocks_host) {
+    books_.world.wait_on_host(arrival); // because the original engine did
+  }
+  if (!traits.keeps_copies) {
+    const Lock lock(books_.mutex);
+    books_.host.drop(page);
+  }
+  return is_here;
+}
+
+void Fetcher::fetch_ahead(const std::vector<PageEntry*>& pages) noexcept {
+  try {
+    for (PageEntry* page : pages) {
+      if (!fetch_ahead(page)) {
+        break; // what is needed later has to wait too
+      }
+    }
+  } catch (const std::exception& error) {
+    // The operators that need the bytes will ask again, and report.
+    books_.world.warn("LMS could not fetch ahead: ", error);
+  }
+  Freed freed(books_.contention);
+  const Lock lock(books_.mutex);
+  for (PageEntry* page : pages) {
+    residence_.drop_pin(page, freed);
+  }
+  books_.contention.note_unpins(pages.size());
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCorePolicy.h>
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace at::cuda::lms {
+
+// Note [The host's lead]
+// ~~~~~~~~~~~~~~~~~~~~~~
+// The host launches operators ahead of the device. What is to be copied, and
+// when, is decided at a launch, from what is known by then; so a host that is
+// far ahead has to queue copies long before they can begin, and what turns out
+// to be needed soon queues behind them. Further still, and a stream is full:
+// CUDA then stops the host until that stream moves on, and if that is the one
+// of page-ins, the device soon has nothing to do. So while copies are under
+// way the host waits where it has got too far ahead. That costs nothing: the
+// device still has as much work queued as the host is ahead.
+//
+// The lead is counted in operators, and in bytes that they touch, which stand
+// for their time: small ones take less of it than a host that is held up
+// (another process, Python's collector) may need to catch up.
+
+// Marks are put behind groups of operators; the host stays at most kMarks ahead
+// of the device. A mark is what tells when its group has ended.
+template <class Mark> class Lead {
+ public:
+  // Notes an operator that has been launched. True if a mark is to be put
+  // behind it.
+  bool add(const Operator& op) {
+    ++operators_;
+    for (const Use& use : op.uses) {
+      bytes_ += use.page->bytes;
+    }
+    return operators_ >= kOperators && bytes_ >= kBytes;
+  }
+
+  // Returns the mark that the host has to wait for, if it is too far ahead.
+  std::optional<Mark> put(Mark mark) {
+    marks_.push_back(std::move(mark));
+    operators_ = 0;
+    bytes_ = 0;
+    if (marks_.size() <= kMarks) {
+      return std::nullopt;
+    }
+    Mark overtaken = std::move(marks_.front());
+    marks_.pop_front();
+    return overtaken;
+  }
+
+  // The host may go ahead as far as it likes.
+  void clear() {
+    marks_.clear();
+  }
+
+ private:
+  // Of a group, at least.
+  static constexpr size_t kOperators = 4;
+  static constexpr size_t kBytes = size_t{256} << 20;
+  static constexpr size_t kMarks = 4;
+
+  std::deque<Mark> marks_;
+  size_t operators_ = 0; // since the last mark
+  size_t bytes_ = 0; // that they touched
+};
+
+} // namespace at::cuda::lms

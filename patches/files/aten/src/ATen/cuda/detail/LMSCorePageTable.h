@@ -1,0 +1,112 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCoreWorld.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// What the pager knows of a page: where its bytes are, and who uses them.
+struct PageEntry : Page {
+  enum class State {
+    kResident, // `memory` holds the bytes
+    kPagedOut, // `host` holds the bytes
+    kArriving, // one thread is paging in, or moving it; others wait
+  };
+
+  explicit PageEntry(Stream home) : home(home) {}
+  PageEntry(const PageEntry&) = delete;
+  PageEntry& operator=(const PageEntry&) = delete;
+  virtual ~PageEntry() = default;
+
+  size_t index = 0; // in the page table
+  State state = State::kResident;
+  DeviceMemory memory; // null unless resident
+  Block* block = nullptr; // in the map of memory; null unless resident
+  // Empty unless it holds the bytes. Kept when they are paged in, until they
+  // are written or host memory runs short.
+  HostPieces host;
+
+  // The stream whose memory it has, or had when it was evicted. A page-in
+  // allocates there again, so that freeing it means what it means without LMS.
+  Stream home;
+  // Whether work is queued on the bytes since they became resident: on the home
+  // stream, and on which others. Each has waited for their arrival.
+  bool is_used_at_home = true;
+  std::vector<Stream> other_users;
+
+  Event arrival; // the copy that brought the bytes is done
+  // What a stream's time counts as that waits for it.
+  Activity waits_for = Activity::kWaitForDemand;
+  Event write_back; // unless resident: the last copy to or from `host` is done
+  // Bytes sent to the host when the page-out was; tells page-outs apart.
+  uint64_t written_back_at = 0;
+
+  uint32_t pins = 0;
+  bool dead = false; // its storage is gone; the last pin frees the entry
+
+  // The address becomes visible with the first pin, and after the last one it
+  // is not any more.
+  virtual void show_address() {}
+  virtual void hide_address() {}
+  // The last pin of a dead page is given back.
+  virtual void end() {}
+  // Its bytes come to another stream's memory than the last.
+  virtual void set_home(Stream stream) {
+    home = stream;
+  }
+
+  bool is_used_on(Stream stream) const {
+    return stream == home
+        ? is_used_at_home
+        : std::find(other_users.begin(), other_users.end(), stream) !=
+            other_users.end();
+  }
+  bool is_used() const {
+    return is_used_at_home || !other_users.empty();
+  }
+  void add_user(Stream stream);
+  void clear_users();
+
+  // The program sees the address.
+  bool is_shown() const {
+    return pins > 0 && state == State::kResident;
+  }
+  Pool pool() const {
+    return bytes <= kSmallSize ? kSmallPool : kLargePool;
+  }
+  // What policies see follows from the rest.
+  void update();
+};
+
+// The page of a policy, which is not draining memory.
+inline PageEntry* entry(Page* page) {
+  return static_cast<PageEntry*>(page);
+}
+
+// For the memory that the page's bytes take.
+Request request_for(const PageEntry& page, const World& world);
+
+// The pages of a device. They belong to their storages.
+class PageTable {
+ public:
+  explicit PageTable(DeviceStats& stats) : stats_(stats) {}
+
+  // Numbers it: no other page ever has its id.
+  void add(PageEntry* page);
+  void remove(PageEntry* page);
+  // In no order that means anything.
+  const std::vector<PageEntry*>& all() const {
+    return pages_;
+  }
+
+ private:
+  DeviceStats& stats_;
+  std::vector<PageEntry*> pages_;
+  uint64_t last_id_ = 0;
+};
+
+} // namespace at::cuda::lms

@@ -1,0 +1,80 @@
+#include <ATen/cuda/detail/LMSCorePager.h>
+
+#include <utility>
+
+namespace at::cuda::lms {
+
+void Pager::pin(PageEntry* page) {
+  residence.add_pin(page);
+  books.contention.note_pins(1);
+}
+
+void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
+  actions_.evict.clear();
+  actions_.fetch.clear();
+  books.policy->on_operator(op, actions_);
+  obey(actions_, sequel);
+  sequel.draft = std::move(actions_.draft);
+  sequel.dropped = std::move(actions_.dropped);
+  sequel.overtaken = books.progress.overtaken_by(op, stream);
+}
+
+// Starts the evictions that the policy wants, and pins what it wants to be
+// fetched.
+void Pager::obey(const Actions& actions, Sequel& sequel) {
+  sequel.eviction.keeps_memory = true; // until somebody needs it
+  sequel.eviction.add(actions.evict);
+  reclaimer.evict(sequel.eviction, sequel.freed);
+  if (!actions.fetch.empty()) {
+    books.progress.note_arrivals();
+  }
+  const size_t most =
+      kMostArriving - std::min(kMostArriving, books.progress.arriving());
+  const size_t first = sequel.ahead.size();
+  for (Page* page : actions.fetch) {
+    if (sequel.ahead.size() - first >= most) {
+      break;
+    }
+    if (!page->resident) {
+      pin(entry(page));
+      sequel.ahead.push_back(entry(page));
+    }
+  }
+}
+
+void Pager::complete(Sequel& sequel) {
+  sequel.dropped.reset();
+  sequel.freed.let_go();
+  reclaimer.finish(sequel.eviction);
+  if (sequel.draft) {
+    finish_plan(*sequel.draft, sequel);
+  }
+  if (!sequel.ahead.empty()) {
+    fetcher.fetch_ahead(sequel.ahead);
+  }
+}
+
+// Works on a plan, with the mutex for a part at a time (Note [Making a plan]).
+void Pager::finish_plan(Draft& draft, Sequel& sequel) {
+  bool goes_on = true;
+  while (goes_on) {
+    draft.compute();
+    {
+      const Lock lock(books.mutex);
+      actions_.evict.clear();
+      actions_.fetch.clear();
+      goes_on = books.policy->advance(draft, actions_);
+      obey(actions_, sequel); // at once: pages may die before the next part
+    }
+    sequel.freed.let_go();
+    reclaimer.finish(sequel.eviction);
+  }
+}
+
+void Pager::wait_for_device(const Sequel& sequel) noexcept {
+  for (const Event& event : sequel.overtaken) {
+    books.world.wait_on_host(event);
+  }
+}
+
+} // namespace at::cuda::lms

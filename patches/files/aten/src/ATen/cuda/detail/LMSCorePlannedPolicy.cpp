@@ -1,0 +1,428 @@
+#include <ATen/cuda/detail/LMSCorePlannedPolicy.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+// A plan may use capacity * (1 - 1 / kReserve): free memory is never all in one
+// piece.
+constexpr size_t kReserve = 64;
+
+// How many operators have to match before a plan is made. The number is doubled
+// each time that a plan is dropped before a whole cycle has passed, up to
+// kMostMatches. It is not for a cycle shorter than kShortCycle: its plan costs
+// little, and some operators repeat for each parameter while an optimizer makes
+// its state.
+constexpr uint64_t kMostMatches = 4096; // operators
+constexpr uint64_t kShortCycle = 64; // operators
+// The plan of a cycle longer than History::kAlways takes seconds. It is made
+// once the cycle has matched for 1 / kLongMatches of its length, and later
+// while such plans keep failing: after up to a whole cycle.
+constexpr uint64_t kLongMatches = 64;
+
+// A plan for up to kMostAtOnce uses of pages is made at once, in 5 to 10 ms. A
+// larger one is made in parts of kPart uses, so that the device's lock is held
+// for the time of one part only.
+constexpr uint64_t kMostAtOnce = 1 << 14;
+constexpr uint64_t kPart = 1 << 12;
+// Many pages may be due to come back after one operator. It asks for them for
+//   kMostSteps + kStepsPerUse * (pages that the operator uses)
+// steps of planning_work, and the next operators ask for the rest. They catch
+// up, since no more pages come back than are used.
+constexpr uint64_t kMostSteps = 1 << 11;
+constexpr uint64_t kStepsPerUse = 4;
+
+// A plan foresees the next use of each page. A use at another time is a
+// surprise, and kHitsPerSurprise uses that come as foreseen make up for one.
+// The plan is dropped when more than kMostSurprises are left.
+constexpr uint64_t kHitsPerSurprise = 8;
+constexpr uint64_t kMostSurprises = 32;
+
+// A stray page was evicted although the plan keeps it. It is fetched so many
+// operators before its next use.
+constexpr uint64_t kStrayDistance = 64;
+// It goes before a page of the plan that is used `distance` operators from now
+// if its own use is at least distance / kSooner operators sooner. Copies run in
+// order, so what goes first delays the rest.
+constexpr uint64_t kSooner = 4;
+// A page is used much later than another one if more than 1 / kMuchLater of the
+// cycle lies between them.
+constexpr uint64_t kMuchLater = 4;
+// To evict a page that is used `distance` operators from now costs
+//   1 + kUrgency / (distance + kNear)
+// times the copy back: the sooner it is used, the less of that copy is hidden.
+constexpr uint64_t kUrgency = 256;
+constexpr uint64_t kNear = 16; // operators
+
+} // namespace
+
+void PlannedPolicy::set_capacity(size_t bytes) {
+  if (bytes != capacity_) {
+    must_plan_ = must_plan_ && bytes < capacity_;
+    capacity_ = bytes;
+    drop_plan();
+  }
+}
+
+void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
+  if (plan_ && plan_->has_traffic()) {
+    for (const Use& use : op.uses) {
+      end_idle_time(*use.page);
+    }
+  }
+  history_.append(op);
+  if (draft_ && history_.lag() != draft_->cycle.length()) {
+    draft_.reset();
+  }
+  if (plan_ && history_.lag() != plan_->length()) {
+    const bool is_long = plan_->length() > History::kAlways;
+    const uint64_t most = is_long ? plan_->length() : kMostMatches;
+    if (history_.now() - planned_at_ >= plan_->length()) {
+      needed_matches_ = History::kWindow;
+    } else if (plan_->length() > kShortCycle) {
+      needed_matches_ = std::min(2 * needed_matches_, most);
+    }
+    drop_plan();
+  }
+  if (plan_) {
+    note_surprises(op);
+  }
+  actions.dropped = std::move(dropped_);
+  if (is_plan_due()) {
+    begin_plan(actions);
+    return;
+  }
+  if (plan_) {
+    follow_plan(op, actions);
+  } else {
+    for (const Use& use : op.uses) {
+      use.page->next_use = use.page->death = Page::kNever;
+    }
+  }
+  wishes_.list(actions.fetch);
+}
+
+void PlannedPolicy::on_death(Page* page) {
+  end_idle_time(*page);
+  history_.on_death(page);
+  wishes_.ask_no_more_for(*page);
+  wishes_.remove_stray(*page);
+}
+
+// The page dies, or is used before the plan has brought it back: it is no more
+// for its interval to do so.
+void PlannedPolicy::end_idle_time(const Page& page) {
+  const uint32_t number = plan_ ? idle_in(page) : Cycle::kNone;
+  if (number != Cycle::kNone && plan_->at(number).page == &page) {
+    plan_->at(number).page = nullptr;
+  }
+}
+
+// What is dropped goes with the next actions: to free it takes time, too.
+void PlannedPolicy::drop_plan() {
+  surprises_ = 0;
+  if (plan_) {
+    auto dropped = std::make_shared<Dropped>();
+    dropped->plan = std::move(plan_);
+    replace_wishes(dropped->wishes);
+    dropped_ = std::move(dropped);
+  }
+  draft_.reset();
+}
+
+// By the other plan's, which are none yet. The present ones are `other` then.
+void PlannedPolicy::replace_wishes(Wishes& other) {
+  planning_work_ += wishes_.work();
+  std::swap(wishes_, other);
+  late_.clear();
+}
+
+// --- see Note [Making a plan] ---
+
+bool PlannedPolicy::is_plan_due() const {
+  const uint64_t lag = history_.lag();
+  if (draft_) {
+    return false;
+  }
+  if (plan_) { // a whole cycle has been seen
+    return !is_complete_ && history_.now() - planned_at_ >= lag;
+  }
+  const uint64_t least = lag > History::kAlways ? lag / kLongMatches : 0;
+  return must_plan_ && lag > 0 &&
+      history_.matched() >= std::max(needed_matches_, least) &&
+      history_.now() >= distrusted_until_;
+}
+
+void PlannedPolicy::begin_plan(Actions& actions) {
+  draft_ =
+      std::make_shared<PlanDraft>(history_, capacity_ - capacity_ / kReserve);
+  actions.draft = draft_;
+  const uint64_t first = history_.now() - history_.lag() + 1;
+  if (history_.uses_since(first) <= kMostAtOnce) {
+    finish_draft(*this, actions);
+  }
+}
+
+void PlannedPolicy::PlanDraft::compute() {
+  if (cycle.is_done() && !plan) {
+    plan = std::make_unique<Plan>(cycle.take(), capacity);
+  }
+}
+
+bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
+  if (&draft != draft_.get()) {
+    return false;
+  }
+  if (!draft_->cycle.is_done()) {
+    planning_work_ += kPart;
+    if (!draft_->cycle.read(history_, kPart)) {
+      draft_.reset();
+    }
+    return draft_ != nullptr;
+  }
+  if (!draft_->is_followed) {
+    adopt(*draft_);
+  }
+  if (tell_pages(actions)) {
+    return true;
+  }
+  draft_.reset();
+  wishes_.list(actions.fetch);
+  return false;
+}
+
+// The plan before stays with the draft, which is let go without the lock.
+void PlannedPolicy::adopt(PlanDraft& draft) {
+  is_complete_ = draft.plan->is_complete() || plan_ != nullptr;
+  std::swap(plan_, draft.plan);
+  replace_wishes(draft.wishes);
+  draft.is_followed = true;
+  planned_at_ = draft.cycle.end();
+  surprises_ = 0;
+  if (plan_->count() <= kMostAtOnce) {
+    history_.begin_pages_since(planned_at_ - plan_->length() + 1);
+  } else {
+    history_.begin_pages();
+  }
+}
+
+// False if all have been told.
+bool PlannedPolicy::tell_pages(Actions& actions) {
+  const uint64_t until = planning_work() + kPart;
+  while (planning_work() < until) {
+    Page* page = history_.next_page();
+    if (!page) {
+      return false;
+    }
+    ++planning_work_;
+    tell(page, actions);
+  }
+  return true;
+}
+
+void PlannedPolicy::tell(Page* page, Actions& actions) {
+  const uint32_t number = idle_in(*page);
+  if (number == Cycle::kNone) {
+    return;
+  }
+  // Other threads may have asked for it since the plan is followed.
+  wishes_.ask_no_more_for(*page);
+  wishes_.remove_stray(*page);
+  Interval& interval = plan_->at(number);
+  foretell(interval, page->last_use, *page);
+  const bool is_due = plan_->is_due(number);
+  if (interval.is_evicted && !is_due) {
+    evict(interval, page, actions); // it should have been by now
+  } else if (is_due && !page->resident) {
+    wishes_.ask_for(page);
+  } else if (!page->resident && page->next_use != Page::kNever) {
+    wishes_.add_stray(page);
+  }
+}
+
+// The number of the interval that began with the page's last use.
+uint32_t PlannedPolicy::idle_in(const Page& page) const {
+  const uint64_t length = plan_->length();
+  if (!history_.has(page.last_use) || page.last_use + length <= planned_at_) {
+    return Cycle::kNone;
+  }
+  const auto position = static_cast<uint32_t>(
+      (page.last_use + length - planned_at_ - 1) % length);
+  const auto slot = static_cast<uint32_t>(
+      page.last_slot - history_.entry(page.last_use).first_slot);
+  return slot < plan_->slots(position) ? plan_->number(position, slot)
+                                       : Cycle::kNone;
+}
+
+// What the interval says of the page that has been used just now.
+void PlannedPolicy::foretell(
+    const Interval& interval,
+    uint64_t now,
+    Page& page) {
+  const bool comes_back = interval.length > 0;
+  const bool dies = !comes_back && !interval.is_endless;
+  page.next_use = comes_back ? now + interval.length : Page::kNever;
+  page.death = dies ? now + interval.death : Page::kNever;
+}
+
+void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
+  interval.page = page;
+  if (page->resident) {
+    actions.evict.push_back(page);
+  }
+}
+
+void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
+  const auto position = static_cast<uint32_t>(
+      (history_.now() - planned_at_ - 1) % plan_->length());
+  uint32_t slot = 0;
+  for (const Use& use : op.uses) {
+    // The history leaves out what is named twice, too.
+    if (use.page->last_slot !=
+            history_.entry(history_.now()).first_slot + slot ||
+        slot >= plan_->slots(position)) {
+      continue;
+    }
+    Interval& interval = plan_->interval(position, slot++);
+    wishes_.remove_stray(*use.page);
+    use.page->was_stray = false;
+    wishes_.ask_no_more_for(*use.page); // it has come
+    foretell(interval, history_.now(), *use.page);
+    if (interval.is_evicted) {
+      evict(interval, use.page, actions);
+    }
+  }
+  if (!plan_->has_traffic()) {
+    return;
+  }
+  wishes_.ask_for_strays(history_.now() + kStrayDistance);
+  ask_for_planned(position, kMostSteps + kStepsPerUse * op.uses.size());
+}
+
+// For what comes back after the operator, and then for what is late, in so many
+// steps.
+void PlannedPolicy::ask_for_planned(uint32_t position, uint64_t most) {
+  const uint64_t until = planning_work() + most;
+  Plan::Range fetches = plan_->fetches(position);
+  ask_for(fetches, until);
+  while (!late_.empty() && planning_work() < until) {
+    ask_for(late_.front(), until);
+    if (late_.front().is_empty()) {
+      late_.pop_front();
+    }
+  }
+  if (!fetches.is_empty()) {
+    late_.push_back(fetches);
+  }
+}
+
+// Takes off the range what has been asked for.
+void PlannedPolicy::ask_for(Plan::Range& fetches, uint64_t until) {
+  for (; !fetches.is_empty() && planning_work() < until; ++fetches.first) {
+    ++planning_work_;
+    Page* page = std::exchange(plan_->at(*fetches.first).page, nullptr);
+    if (page && !page->resident) {
+      wishes_.ask_for_first_strays(
+          page->next_use - distance_to(*page) / kSooner);
+      wishes_.ask_for(page);
+    }
+  }
+}
+
+// The operators may be of the same kinds as before and yet use other pages, as
+// where layers that are alike run in another order each time. A plan is worse
+// than none then, for longer each time that it happens again.
+void PlannedPolicy::note_surprises(const Operator& op) {
+  for (const Use& use : op.uses) {
+    if (use.page->next_use == Page::kNever) {
+      continue; // new, or not foreseen
+    }
+    if (use.page->next_use != history_.now()) {
+      surprises_ += kHitsPerSurprise;
+    } else if (surprises_ > 0) {
+      --surprises_;
+    }
+  }
+  if (surprises_ > kMostSurprises * kHitsPerSurprise) {
+    distrust_ = std::max<uint64_t>(2 * distrust_, plan_->length());
+    distrusted_until_ = history_.now() + distrust_;
+    drop_plan();
+  }
+}
+
+// Operators until the page is used, as far as that is known.
+uint64_t PlannedPolicy::distance_to(const Page& page) const {
+  return page.next_use - std::min(page.next_use, history_.now());
+}
+
+Cost PlannedPolicy::cost_of(const Page& page) const {
+  if (page.draining) {
+    return {0, bytes_until_drained(page, drained_), 0};
+  }
+  const size_t out = page.clean ? 0 : page.bytes;
+  // What is on its way may itself wait for memory that is draining.
+  const bool is_here = page.arrives_at <= arrived_;
+  const size_t wait = page.clean && is_here ? 0 : sent_ - drained_ + page.bytes;
+  if (!plan_) {
+    return {page.last_use, wait, out};
+  }
+  if (page.next_use == Page::kNever) {
+    return {0, wait, out};
+  }
+  // It comes back, and the sooner it is needed the worse.
+  const uint64_t urgency = kUrgency / (distance_to(page) + kNear);
+  return {0, wait, out + page.bytes * (1 + urgency)};
+}
+
+// What is fetched ahead can wait for the memory of what dies before its use.
+// What comes back would have to be fetched again, and soon if that is not much
+// later.
+bool PlannedPolicy::may_evict(const Page& page) const {
+  if (!ahead_ || page.draining) {
+    return true;
+  }
+  if (page.next_use == Page::kNever) {
+    return page.death > ahead_->next_use;
+  }
+  const uint64_t later = plan_ ? plan_->length() / kMuchLater : 0;
+  return page.next_use > ahead_->next_use + later;
+}
+
+std::vector<Page*> PlannedPolicy::choose_window(
+    const Layout& layout,
+    const Request& request) {
+  must_plan_ = true;
+  if (request.draining) {
+    return {request.draining}; // there is nothing better to be found
+  }
+  ahead_ = request.ahead;
+  arrived_ = request.arrived;
+  sent_ = request.sent;
+  drained_ = request.drained;
+  auto pages = cheapest_window(layout, request, *this, &hand_);
+  ahead_ = nullptr;
+  if (plan_) {
+    for (Page* page : pages) {
+      wishes_.ask_no_more_for(*page); // it would come back at once
+      if (!page->draining && page->next_use != Page::kNever) {
+        wishes_.add_stray(page);
+      }
+    }
+  }
+  return pages;
+}
+
+std::vector<Page*> PlannedPolicy::choose_segments(
+    const Layout& layout,
+    size_t bytes) {
+  must_plan_ = true;
+  return cheapest_segments(layout, bytes, *this);
+}
+
+std::unique_ptr<Policy> make_planned_policy() {
+  return std::make_unique<PlannedPolicy>();
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCoreCycle.h>
+#include <ATen/cuda/detail/LMSCoreHistory.h>
+#include <ATen/cuda/detail/LMSCorePlan.h>
+#include <ATen/cuda/detail/LMSCorePolicy.h>
+#include <ATen/cuda/detail/LMSCoreSpace.h>
+#include <ATen/cuda/detail/LMSCoreWishes.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// Note [Making a plan]
+// ~~~~~~~~~~~~~~~~~~~~
+// A plan takes about a microsecond for each operator of its cycle, and more
+// where that is long. So it is made by way of a draft: the cycle is read from
+// the history, the plan computed, and the pages that are idle are told what the
+// plan has in mind for them. Only the first and the last need the policy, and
+// do a bounded part of their work at a time. The thread whose operator it is
+// due with does all of it before it goes on, and between the parts gives up the
+// device's lock: other threads may run operators meanwhile, and where these end
+// the sequence the draft is out of date. The plan is that of the operator it
+// was begun with, so what it chooses does not depend on how long it takes.
+// That of a short cycle is made at once.
+
+// Follows the plan of a cycle while the sequence repeats. What the plan did not
+// foresee, and everything while there is none, is evicted by farthest next use
+// as far as that is known, and by least recent use otherwise.
+class PlannedPolicy final : public Policy, private Ranking {
+ public:
+  void set_capacity(size_t bytes) override;
+  void on_operator(const Operator& op, Actions& actions) override;
+  bool advance(Draft& draft, Actions& actions) override;
+  void on_death(Page* page) override;
+  std::vector<Page*> choose_window(const Layout& layout, const Request& request)
+      override;
+  std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
+      override;
+
+  const History& history() const {
+    return history_;
+  }
+  // Steps that have been taken with the lock held to make plans and to follow
+  // them: each looks at one use or page, or at one wish.
+  uint64_t planning_work() const {
+    return planning_work_ + wishes_.work();
+  }
+
+ private:
+  struct Dropped {
+    std::unique_ptr<Plan> plan;
+    Wishes wishes;
+  };
+  // See Note [Making a plan].
+  struct PlanDraft final : Draft {
+    PlanDraft(const History& history, size_t bytes)
+        : cycle(history), capacity(bytes) {}
+    void compute() override;
+
+    CycleReader cycle;
+    const size_t capacity;
+    std::unique_ptr<Plan> plan; // the one before once this one is followed
+    Wishes wishes; // those that belong to the plan before
+    bool is_followed = false;
+  };
+
+  Cost cost_of(const Page& page) const override;
+  bool may_evict(const Page& page) const override;
+
+  bool is_plan_due() const;
+  void begin_plan(Actions& actions);
+  void adopt(PlanDraft& draft);
+  bool tell_pages(Actions& actions);
+  void tell(Page* page, Actions& actions);
+  uint32_t idle_in(const Page& page) const;
+  void drop_plan();
+  void follow_plan(const Operator& op, Actions& actions);
+  void ask_for_planned(uint32_t position, uint64_t most);
+  void ask_for(Plan::Range& fetches, uint64_t until);
+  void end_idle_time(const Page& page);
+  void replace_wishes(Wishes& other);
+  void note_surprises(const Operator& op);
+  static void foretell(const Interval& interval, uint64_t now, Page& page);
+  uint64_t distance_to(const Page& page) const;
+  void evict(Interval& interval, Page* page, Actions& actions);
+
+  size_t capacity_ = Page::kNever;
+  // A request found no room: only then does anything move.
+  bool must_plan_ = false;
+  History history_;
+  std::unique_ptr<Plan> plan_;
+  std::shared_ptr<PlanDraft> draft_; // null: none is in the making
+  std::shared_ptr<Dropped> dropped_; // to go with the next actions
+  uint64_t planning_work_ = 0; // but for that of wishes_
+  uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
+  // The plan knows how each of its intervals ends, or never will.
+  bool is_complete_ = false;
+  uint64_t needed_matches_ = History::kWindow; // before the next plan
+  uint64_t surprises_ = 0; // of the plan, see note_surprises
+  uint64_t distrusted_until_ = 0; // no plan before this operator
+  uint64_t distrust_ = 0; // operators without a plan after the last that failed
+  Wishes wishes_;
+  std::deque<Plan::Range> late_; // what operators before had no time to ask for
+  const Page* ahead_ = nullptr; // of the request at hand
+  uint64_t arrived_ = 0; // of the request at hand, as are the next
+  uint64_t sent_ = 0;
+  uint64_t drained_ = 0;
+  uintptr_t hand_ = 0; // of the searches, see Note [Bounded search]
+};
+
+} // namespace at::cuda::lms

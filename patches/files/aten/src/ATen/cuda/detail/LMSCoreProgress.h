@@ -1,0 +1,73 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCoreLead.h>
+#include <ATen/cuda/detail/LMSCoreWorld.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+namespace at::cuda::lms {
+
+// The copies between the device and the host that are under way, and what the
+// host knows of them.
+class Progress {
+ public:
+  explicit Progress(World& world) : world_(world) {}
+
+  // A write-back of so many bytes has been queued, `end` its end. Returns the
+  // bytes that were sent so far, with these.
+  uint64_t add_write_back(Event end, size_t bytes);
+  // A page-in has been queued. Returns which one of all it is.
+  uint64_t add_arrival(Event end);
+  // True if no page-in waits yet for the write-back, or for a later one: they
+  // end in order.
+  bool must_await(uint64_t written_back_at) const {
+    return written_back_at > awaited_;
+  }
+  // A page-in waits for it.
+  void note_awaited(uint64_t written_back_at) {
+    awaited_ = std::max(awaited_, written_back_at);
+  }
+
+  // Bytes sent to the host, ever.
+  uint64_t sent() const {
+    return sent_;
+  }
+  // Of these, as far as the host knew when it last asked.
+  uint64_t drained() const {
+    return drained_;
+  }
+  // Page-ins that are not known to have ended.
+  size_t arriving() const {
+    return arriving_.size();
+  }
+  void note_arrivals();
+  // Finds out what has drained and arrived by now, and tells the request.
+  void tell(Request& request);
+
+  // The end of the operators that the host is too far ahead of, with `op` the
+  // last one, which was launched on the stream. Empty if it is not. See Note
+  // [The host's lead].
+  Events overtaken_by(const Operator& op, Stream stream);
+
+ private:
+  struct WriteBack {
+    Event end;
+    uint64_t drained_at; // see Page
+  };
+
+  void note_write_backs();
+
+  World& world_;
+  std::deque<WriteBack> write_backs_; // not known to have ended, oldest first
+  std::deque<Event> arriving_; // the same
+  Lead<Events> lead_;
+  uint64_t arrived_ = 0; // page-ins known to have ended
+  uint64_t awaited_ = 0; // the latest write-back that page-ins wait for
+  uint64_t sent_ = 0;
+  uint64_t drained_ = 0;
+};
+
+} // namespace at::cuda::lms

@@ -1,0 +1,324 @@
+#include <ATen/cuda/detail/LMSCoreResidence.h>
+
+#include <exception>
+#include <utility>
+
+namespace at::cuda::lms {
+
+// --- its beginning and its end ---
+
+void Residence::begin(PageEntry* page, Block* block) {
+  page->block = block;
+  books_.map.occupy(block, page);
+  books_.pages.add(page);
+  page->update();
+}
+
+void Residence::end(PageEntry* page, Freed& freed) {
+  page->dead = true;
+  page->evictable = false;
+  // If it is arriving, the thread that copies it in sees to the rest.
+  if (page->state == PageEntry::State::kPagedOut) {
+    books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
+  }
+  if (!page->host.empty() && page->state != PageEntry::State::kArriving) {
+    books_.host.free(page);
+  }
+  books_.pages.remove(page);
+  if (page->pins == 0) {
+    freed.add(std::unique_ptr<PageEntry>(page));
+  }
+}
+
+void* Residence::free_while_used(PageEntry* page, Freed& freed) {
+  note_end_of_stay(*page);
+  const auto address = reinterpret_cast<uintptr_t>(page->memory.get());
+  const size_t bytes = page->block ? page->block->size : page->bytes;
+  const Events uses = uses_of(*page);
+  if (page->arrival && !page->is_used_at_home) {
+    books_.draining.free_after({page->arrival}, detach(page), freed);
+  } else {
+    freed.add(detach(page));
+  }
+  books_.draining.handover().put(
+      address, bytes, books_.draining.not_happened(uses));
+  return reinterpret_cast<void*>(address);
+}
+
+DeviceMemory Residence::detach(PageEntry* page) {
+  books_.map.occupy(std::exchange(page->block, nullptr), nullptr);
+  return std::move(page->memory);
+}
+
+// The page is evicted, or dies on the device.
+void Residence::note_end_of_stay(const PageEntry& page) {
+  if (page.waits_for == Activity::kWaitForAhead && !page.is_used()) {
+    ++books_.stats.fetched_in_vain;
+  }
+}
+
+// --- pins ---
+
+void Residence::add_pin(PageEntry* page) {
+  if (page->pins++ > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, page->pool()}) {
+    books_.stats.pinned[pool].add(1);
+    books_.stats.pinned_bytes[pool].add(static_cast<int64_t>(page->bytes));
+  }
+  page->update();
+  if (page->is_shown()) {
+    page->show_address();
+  }
+}
+
+void Residence::drop_pin(PageEntry* page, Freed& freed) noexcept {
+  if (--page->pins > 0) {
+    return;
+  }
+  for (const Pool pool : {kAll, page->pool()}) {
+    books_.stats.pinned[pool].remove(1);
+    books_.stats.pinned_bytes[pool].remove(static_cast<int64_t>(page->bytes));
+  }
+  if (page->dead) {
+    page->end();
+    freed.add(std::unique_ptr<PageEntry>(page));
+    return;
+  }
+  page->hide_address();
+  page->update();
+}
+
+// --- uses ---
+
+void Residence::note_access(PageEntry* page, bool writes, Stream stream) {
+  note_use(page, stream);
+  if (writes) {
+    books_.host.drop(page);
+  }
+}
+
+void Residence::note_use(PageEntry* page, Stream stream) {
+  const bool is_user = page->is_used_on(stream);
+  if (is_user && !world_.may_be_another(stream)) {
+    return;
+  }
+  // Another stream with the handle may have waited for it.
+  if (page->arrival && !(is_user && world_.has_happened(page->arrival))) {
+    world_.wait(stream, {page->arrival}, page->waits_for);
+  }
+  if (!is_user) {
+    page->add_user(stream);
+  }
+}
+
+Events Residence::uses_of(const PageEntry& page) {
+  Events events;
+  for (Stream user : page.other_users) {
+    append(events, world_.queued(user));
+  }
+  if (page.arrival && !page.is_used_at_home) {
+    events.push_back(page.arrival);
+  }
+  return events;
+}
+
+// --- to the host ---
+
+Event Residence::copy_out(PageEntry* page, const HostPieces* host) {
+  Copy copy{Copy::Kind::kOut, *page, nullptr, host, {}};
+  // Users have waited for the arrival; if the home stream has not, it is here.
+  copy.after = world_.queued(page->home);
+  append(copy.after, uses_of(*page));
+  Event end = world_.copy(copy);
+  if (world_.traits().blocks_host) {
+    world_.wait_on_host(end); // because the original engine did
+  }
+  return end;
+}
+
+Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
+  const bool is_clean = !page->host.empty();
+  HostPieces host;
+  if (!is_clean) {
+    host = books_.host.allocate(page->bytes, wait);
+    if (host.empty() || wait.is_needed()) {
+      if (!wait.is_needed()) {
+        last_failure_ = "host memory for paged-out storages is spent";
+      }
+      return nullptr;
+    }
+  }
+  Events events;
+  try {
+    if (is_clean && !world_.traits().evicts_all) {
+      events = uses_of(*page);
+    } else {
+      events = {copy_out(page, is_clean ? nullptr : &host)};
+    }
+  } catch (const std::exception& error) {
+    if (!is_clean) {
+      world_.free_on_host(std::move(host), nullptr);
+    }
+    last_failure_ = world_.reason_of(error);
+    return nullptr;
+  }
+  if (is_clean) {
+    drop(page);
+  } else {
+    write_back(page, std::move(host), events.front());
+  }
+  return &leave(page, std::move(events));
+}
+
+// The bytes are on their way to the host.
+void Residence::write_back(PageEntry* page, HostPieces host, Event end) {
+  page->host = std::move(host);
+  page->write_back = std::move(end);
+  page->written_back_at =
+      books_.progress.add_write_back(page->write_back, page->bytes);
+  books_.stats.paged_out.add(page->bytes);
+}
+
+// The host has the bytes already.
+void Residence::drop(PageEntry* page) {
+  // What reads the host copy must have read it before the copy's memory is
+  // used again, also if the storage dies now.
+  page->write_back = page->arrival;
+  books_.stats.dropped += 1;
+  books_.stats.dropped_bytes += static_cast<int64_t>(page->bytes);
+}
+
+// The page's memory is not its own any more: it drains.
+Draining& Residence::leave(PageEntry* page, Events events) {
+  const auto bytes = static_cast<int64_t>(page->bytes);
+  books_.stats.paged_out_bytes.add(bytes);
+  books_.stats.reclaimed += 1;
+  books_.stats.reclaimed_bytes += bytes;
+  Draining& draining =
+      books_.draining.keep(*page, std::move(events), books_.progress.sent());
+  note_end_of_stay(*page);
+  page->clear_users();
+  page->arrival = nullptr;
+  page->state = PageEntry::State::kPagedOut;
+  page->update();
+  return draining;
+}
+
+bool Residence::evict(Page* page, HostMemory::Wait& wait, Freed& freed) {
+  auto* draining = page->draining ? static_cast<Draining*>(page)
+                                  : page_out(entry(page), wait);
+  if (draining) {
+    books_.draining.hand_over(*draining, freed);
+  }
+  return draining != nullptr;
+}
+
+// --- to the device, and within it ---
+
+void Residence::attach(PageEntry* page, DeviceMemory memory) {
+  page->block = books_.map.block_of(memory.get());
+  books_.map.occupy(page->block, page);
+  page->memory = std::move(memory);
+  page->state = PageEntry::State::kResident;
+  page->update();
+  if (page->is_shown()) {
+    page->show_address();
+  }
+}
+
+void Residence::arrive(
+    PageEntry* page,
+    DeviceMemory& memory,
+    bool is_ahead,
+    const Events& pending,
+    Freed& freed) {
+  const Segment* segment = books_.map.segment_of(memory.get());
+  if (segment && page->home != reinterpret_cast<Stream>(segment->stream)) {
+    page->set_home(reinterpret_cast<Stream>(segment->stream));
+  }
+  Copy copy{Copy::Kind::kIn, *page, memory.get(), nullptr, {}};
+  copy.after = world_.queued(page->home);
+  append(copy.after, pending);
+  // Page-outs of clean pages are page-ins themselves.
+  if (books_.progress.must_await(page->written_back_at)) {
+    copy.after.push_back(page->write_back);
+  }
+  page->arrival = world_.copy(copy);
+  books_.progress.note_awaited(page->written_back_at);
+  page->arrives_at = books_.progress.add_arrival(page->arrival);
+  books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
+  books_.stats.paged_in.add(page->bytes);
+  page->waits_for =
+      is_ahead ? Activity::kWaitForAhead : Activity::kWaitForDemand;
+  if (is_ahead) {
+    books_.stats.fetched_ahead.add(page->bytes);
+  }
+  if (page->dead) { // since it began to arrive
+    end_dead_arrival(page, std::move(memory), freed);
+  } else {
+    attach(page, std::move(memory));
+  }
+}
+
+// The storage has died since the copy into `memory` was begun.
+void Residence::end_dead_arrival(
+    PageEntry* page,
+    DeviceMemory memory,
+    Freed& freed) {
+  note_end_of_stay(*page);
+  if (!page->host.empty()) {
+    books_.host.free(page);
+  }
+  books_.draining.free_after({page->arrival}, std::move(memory), freed);
+  page->state = PageEntry::State::kPagedOut;
+}
+
+void Residence::stay_away(PageEntry* page) {
+  page->state = PageEntry::State::kPagedOut;
+  if (page->dead) {
+    books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
+    books_.host.free(page);
+  }
+}
+
+void Residence::move(
+    PageEntry* page,
+    DeviceMemory& memory,
+    const Events& pending,
+    Freed& freed) {
+  Copy copy{Copy::Kind::kMove, *page, memory.get(), nullptr, {}};
+  copy.after = world_.queued(page->home);
+  append(copy.after, uses_of(*page));
+  append(copy.after, pending);
+  page->arrival = world_.copy(copy);
+  books_.stats.moved.add(page->bytes);
+  books_.draining.free_after({page->arrival}, detach(page), freed);
+  if (page->dead) { // since the move began
+    end_dead_arrival(page, std::move(memory), freed);
+    return;
+  }
+  if (page->is_used()) {
+    page->clear_users(); // each waits for the bytes again
+    page->waits_for = Activity::kWaitForMemory;
+  }
+  attach(page, std::move(memory));
+}
+
+void Residence::stay(PageEntry* page, Freed& freed) {
+  page->state = PageEntry::State::kResident;
+  if (page->dead) {
+    if (!page->host.empty()) {
+      books_.host.free(page);
+    }
+    free_while_used(page, freed);
+  } else {
+    page->update();
+    if (page->pins > 1) {
+      page->show_address();
+    }
+  }
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCoreBooks.h>
+
+#include <string>
+
+namespace at::cuda::lms {
+
+// What happens to a page: each function is one step from one of its states to
+// another, with the copy and the books that go with it. Who takes the steps,
+// and when, is decided elsewhere. Called with the mutex.
+class Residence {
+ public:
+  explicit Residence(Books& books) : books_(books), world_(books.world) {}
+
+  // --- its beginning and its end ---
+
+  // The page's memory is managed from now on; it is resident.
+  void begin(PageEntry* page, Block* block);
+  // Its storage is gone, and its memory has been taken from it or freed; what
+  // is left of it goes with its last pin.
+  void end(PageEntry* page, Freed& freed);
+  // Frees the memory of a resident page that dies, see Note [Handing memory
+  // over]. Returns the address.
+  void* free_while_used(PageEntry* page, Freed& freed);
+  // The memory is no page's any more.
+  DeviceMemory detach(PageEntry* page);
+
+  // --- pins ---
+
+  void add_pin(PageEntry* page);
+  void drop_pin(PageEntry* page, Freed& freed) noexcept;
+
+  // --- uses ---
+
+  // Work on the stream is about to use the resident bytes.
+  void note_access(PageEntry* page, bool writes, Stream stream);
+  void note_use(PageEntry* page, Stream stream);
+  // What work on the memory outside its home stream is queued so far.
+  Events uses_of(const PageEntry& page);
+
+  // --- to the host ---
+
+  // Leaves the bytes on the host; the memory drains. Null, with the page as it
+  // was, if a wait is needed or the bytes cannot be evicted.
+  Draining* page_out(PageEntry* page, HostMemory::Wait& wait);
+  // Gives up the memory of a page, or of none (draining), at once. False if a
+  // wait is needed or the bytes cannot be evicted.
+  bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
+  // Of the last page-out that failed; empty if none has.
+  const std::string& last_failure() const {
+    return last_failure_;
+  }
+
+  // --- to the device, and within it: the page is kArriving ---
+
+  // Its bytes come to the memory, once what is `pending` there has happened.
+  void arrive(
+      PageEntry* page,
+      DeviceMemory& memory,
+      bool is_ahead,
+      const Events& pending,
+      Freed& freed);
+  // It stays on the host.
+  void stay_away(PageEntry* page);
+  void move(
+      PageEntry* page,
+      DeviceMemory& memory,
+      const Events& pending,
+      Freed& freed);
+  // It stays where it is on the device.
+  void stay(PageEntry* page, Freed& freed);
+
+ private:
+  void attach(PageEntry* page, DeviceMemory memory);
+  void note_end_of_stay(const PageEntry& page);
+  void end_dead_arrival(PageEntry* page, DeviceMemory memory, Freed& freed);
+  Event copy_out(PageEntry* page, const HostPieces* host);
+  void write_back(PageEntry* page, HostPieces host, Event end);
+  void drop(PageEntry* page);
+  Draining& leave(PageEntry* page, Events events);
+
+  Books& books_;
+  World& world_;
+  std::string last_failure_;
+};
+
+} // namespace at::cuda::lms

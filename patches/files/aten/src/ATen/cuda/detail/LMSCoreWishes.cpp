@@ -1,0 +1,87 @@
+#include <ATen/cuda/detail/LMSCoreWishes.h>
+
+#include <cstddef>
+
+namespace at::cuda::lms {
+namespace {
+
+constexpr size_t kFetchesAtOnce = 64; // pages listed after one operator
+// Pages that have come stay asked for behind the first that has not, in case
+// that they are driven out, but no more than this.
+constexpr size_t kMostCome = 256;
+// What is done of anything after one operator; the rest is done after the next.
+constexpr size_t kMostPerOperator = 512; // pages
+
+std::pair<uint64_t, uint64_t> key(const Page& page) {
+  return {page.next_use, page.id};
+}
+
+} // namespace
+
+void Wishes::ask_for(Page* page) {
+  ++work_;
+  asked_.emplace(key(*page), page);
+}
+
+void Wishes::ask_no_more_for(const Page& page) {
+  ++work_;
+  asked_.erase(key(page));
+}
+
+void Wishes::add_stray(Page* page) {
+  work_ += 2;
+  strays_.emplace(key(*page), page);
+  if (!page->was_stray) {
+    first_strays_.emplace(key(*page), page);
+  }
+}
+
+void Wishes::remove_stray(const Page& page) {
+  work_ += 2;
+  strays_.erase(key(page));
+  first_strays_.erase(key(page));
+}
+
+void Wishes::ask_for_strays(uint64_t until) {
+  ask_for(strays_, until);
+}
+
+void Wishes::ask_for_first_strays(uint64_t until) {
+  ask_for(first_strays_, until);
+}
+
+void Wishes::ask_for(ByNeed& strays, uint64_t until) {
+  for (size_t i = 0; i < kMostPerOperator && !strays.empty() &&
+       strays.begin()->first.first <= until;
+       ++i) {
+    Page* page = strays.begin()->second;
+    remove_stray(*page);
+    if (!page->resident) {
+      page->was_stray = true;
+      ask_for(page);
+    }
+  }
+}
+
+void Wishes::list(std::vector<Page*>& fetch) {
+  size_t come = 0; // and stay asked for
+  size_t forgotten = 0;
+  auto next = asked_.begin();
+  while (next != asked_.end() && fetch.size() < kFetchesAtOnce &&
+         forgotten < kMostPerOperator) {
+    ++work_;
+    Page* page = next->second;
+    if (!page->resident) {
+      fetch.push_back(page);
+      ++next;
+    } else if (fetch.empty() || come == kMostCome) {
+      next = asked_.erase(next);
+      ++forgotten;
+    } else {
+      ++come;
+      ++next;
+    }
+  }
+}
+
+} // namespace at::cuda::lms

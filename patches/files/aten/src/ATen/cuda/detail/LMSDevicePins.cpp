@@ -1,0 +1,210 @@
+#include <ATen/cuda/detail/LMSDevice.h>
+
+#include <ATen/cuda/detail/LMSOperatorBackward.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
+#include <ATen/cuda/detail/LMSAllocatorErrors.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
+
+#include <utility>
+
+// What an operator does before and after it runs.
+
+namespace at::cuda::lms {
+namespace {
+
+constexpr int kPinAttempts = 64; // to pin one operator's storages
+
+} // namespace
+
+Pins Device::pin(
+    const Accesses& accesses,
+    cudaStream_t stream,
+    bool adopt_new) {
+  if (C10_UNLIKELY(stream != nullptr && !uses_several_streams())) {
+    set_uses_several_streams();
+  }
+  Contention& contention = pager_.books.contention;
+  Contention::GiveUp give_up;
+  bool is_gathered = false;
+  for (int attempt = 1;; ++attempt) {
+    bool is_alone = false;
+    try {
+      const RetryScope retried;
+      return try_pin(accesses, stream, adopt_new);
+    } catch (const c10::OutOfMemoryError&) {
+      // Two threads may each hold what the other one needs. This one's pins are
+      // given back by now, so the other can go on, and it may try again then.
+      is_alone = attempt >= kPinAttempts || !contention.others_hold_pins();
+      if (is_alone && is_gathered) {
+        report_error();
+        throw;
+      }
+    }
+    if (is_alone) {
+      consolidation_.gather(stream, Gather::kTight);
+      is_gathered = true;
+    } else {
+      room_.wait_for_others(contention.generation(), give_up);
+    }
+  }
+}
+
+Pins Device::try_pin(
+    const Accesses& accesses,
+    cudaStream_t stream,
+    bool adopt_new) {
+  Pins pins;
+  c10::SmallVector<Pin, 8> absent;
+  const bool is_in_capture = is_capturing();
+  Residence& residence = pager_.residence;
+  try {
+    {
+      const Lock lock(mutex());
+      if (stream) {
+        world_.streams().meet_current();
+      }
+      for (const auto& [storage, writes] : accesses) {
+        disarm_if_stale(storage);
+        ManagedStorage* record =
+            adopt_new ? adopt(storage, stream) : managed(storage);
+        if (!record) {
+          continue;
+        }
+        pins.push_back({record, writes});
+        pager_.pin(record);
+        if (is_in_capture) {
+          continue;
+        }
+        if (record->state == ManagedStorage::State::kResident) {
+          residence.note_access(record, writes, stream);
+        } else {
+          absent.push_back(pins.back());
+        }
+      }
+    }
+    if (C10_UNLIKELY(is_in_capture)) {
+      for (const Pin& pin : pins) {
+        hold(pin.record);
+      }
+    }
+    for (const Pin& pin : absent) {
+      page_in(pin.record);
+      const Lock lock(mutex());
+      residence.note_access(pin.record, pin.writes, stream);
+    }
+  } catch (...) {
+    unpin(pins);
+    throw;
+  }
+  return pins;
+}
+
+// The storage is pinned by the caller, so that it stays once it is here.
+void Device::page_in(ManagedStorage* record) {
+  if (C10_UNLIKELY(is_capturing())) {
+    TORCH_CHECK(
+        pager_.fetcher.wait_for(record),
+        "A CUDA graph capture touches a tensor whose memory Large Model "
+        "Support has moved to the host. Capture inside "
+        "`with torch.cuda.lms.pin(...)` of the tensors that the graph uses.");
+  }
+  pager_.fetcher.fetch(record);
+}
+
+void Device::give_back(const Pins& pins, Freed& freed) noexcept {
+  const Pin* next = pins.begin();
+  pager_.unpin(
+      [&]() -> PageEntry* {
+        return next == pins.end() ? nullptr : (next++)->record;
+      },
+      freed);
+}
+
+void Device::unpin(const Pins& pins) noexcept {
+  Freed freed(pager_.books.contention);
+  const Lock lock(mutex());
+  world_.streams().note_work(current_stream(index_));
+  give_back(pins, freed);
+}
+
+void Device::disown(const Pins& pins) const {
+  pager_.books.contention.disown(pins.size());
+}
+
+void Device::unpin_disowned(const Pins& pins) noexcept {
+  pager_.books.contention.take_on(pins.size());
+  unpin(pins);
+}
+
+void Device::finish_operator(
+    const Pins& pins,
+    const Accesses& results,
+    cudaStream_t stream,
+    uint64_t name,
+    const Trace::Span& span) noexcept {
+  const bool may_cross = !results.empty() && makes_gradients();
+  Pager::Sequel sequel(pager_.books);
+  bool is_look_due = false;
+  {
+    const Lock lock(mutex());
+    is_look_due = limit_.is_look_due();
+    operator_.name = name;
+    operator_.uses.clear();
+    for (const auto& [record, writes] : pins) {
+      if (!record->dead) {
+        operator_.uses.push_back({record, writes});
+      }
+    }
+    give_back(pins, sequel.freed);
+    operator_.unmanaged =
+        map().end_operator(manage(results, stream, may_cross));
+    if (Trace* trace = this->trace()) {
+      trace->add_operator(operator_, span);
+    }
+    if (!is_capturing()) {
+      world_.streams().note_work(stream);
+      pager_.follow(operator_, stream, sequel);
+    }
+  }
+  pager_.complete(sequel);
+  if (C10_UNLIKELY(is_look_due) && !is_capturing()) {
+    limit_.look();
+  }
+  limit_.obey();
+  consolidation_.take_place();
+  pager_.wait_for_device(sequel);
+}
+
+// Starts to manage an operator's results, and adds those that are new to
+// operator_. Returns the bytes of their blocks.
+size_t Device::manage(
+    const Accesses& results,
+    cudaStream_t stream,
+    bool may_cross) {
+  size_t made = 0;
+  for (const Access& result : results) {
+    disarm_if_stale(result.storage);
+    const bool is_new = !managed(result.storage);
+    ManagedStorage* record = adopt(result.storage, stream);
+    if (record && record->pins == 0 && record->evictable) {
+      pager_.residence.note_use(record, stream);
+    }
+    if (!record || !is_new) {
+      continue;
+    }
+    if (may_cross) {
+      checks_.let_cross(record);
+    }
+    operator_.uses.push_back({record, /*writes=*/true});
+    made += record->block->size;
+  }
+  return made;
+}
+
+void Device::adopt_existing(c10::StorageImpl* storage) {
+  const Lock lock(mutex());
+  disarm_if_stale(storage);
+  adopt(storage);
+}
+
+} // namespace at::cuda::lms

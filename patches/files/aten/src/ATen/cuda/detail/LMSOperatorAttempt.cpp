@@ -1,0 +1,89 @@
+#include <ATen/cuda/detail/LMSOperatorAttempt.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace at::cuda::lms {
+namespace {
+
+thread_local uint64_t steps = 0; // of the operators of this thread
+
+bool fits_its_storage(const at::Tensor& tensor) {
+  return !tensor.defined() || !tensor.has_storage() ||
+      at::detail::computeStorageNbytes(
+          tensor.sizes(),
+          tensor.strides(),
+          tensor.itemsize(),
+          static_cast<size_t>(tensor.storage_offset())) <=
+      tensor.storage().nbytes();
+}
+
+// False for an argument that was to grow: a tensor gets its new shape before
+// its storage gets the memory, and an operator that ran again would take it for
+// large enough.
+bool is_as_before(const c10::IValue& argument) {
+  if (argument.isTensor()) {
+    return fits_its_storage(argument.toTensor());
+  }
+  if (!argument.isTensorList()) {
+    return true;
+  }
+  const auto tensors = argument.toListRef();
+  return std::all_of(tensors.begin(), tensors.end(), is_as_before);
+}
+
+bool is_from_pytorch(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return name.rfind("aten::", 0) == 0 || name.rfind("prims::", 0) == 0;
+}
+
+} // namespace
+
+Attempt::Attempt(const c10::OperatorHandle& op, torch::jit::Stack& stack)
+    : op_(op),
+      stack_(stack),
+      arguments_(
+          stack.end() -
+              static_cast<std::ptrdiff_t>(op.schema().arguments().size()),
+          stack.end()),
+      below_(stack.size() - arguments_.size()),
+      steps_(steps) {}
+
+// A kernel of PyTorch gets the memory of its results before it launches
+// anything; so nothing was launched if there was none yet.
+bool Attempt::has_done_something() const {
+  return steps != steps_ ||
+      !std::all_of(arguments_.begin(), arguments_.end(), is_as_before);
+}
+
+bool Attempt::can_repeat() const {
+  return is_from_pytorch(op_.schema());
+}
+
+bool Attempt::may_run_again() const {
+  if (is_capturing() || !can_repeat()) {
+    return false;
+  }
+  const auto& schema = op_.schema();
+  return !has_done_something() ||
+      (declares_writes(schema) && !schema.is_mutable() &&
+       !op_.hasTag(at::Tag::nondeterministic_seeded));
+}
+
+c10::ArrayRef<c10::IValue> Attempt::restore() const {
+  stack_.resize(below_);
+  stack_.insert(stack_.end(), arguments_.begin(), arguments_.end());
+  return torch::jit::last(stack_, arguments_.size());
+}
+
+void note_step() noexcept {
+  ++steps;
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,135 @@
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+
+#include <string>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+using c10::IValue;
+
+void gather(const c10::Storage& storage, bool writes, TouchedList& out) {
+  if (storage && storage.device_type() == c10::DeviceType::CUDA) {
+    out.push_back(
+        {storage.device().index(), {storage.unsafeGetStorageImpl(), writes}});
+  }
+}
+
+void gather(const at::Tensor& tensor, bool writes, TouchedList& out) {
+  if (!tensor.defined() || !tensor.is_cuda()) {
+    return;
+  }
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.has_storage()) {
+    gather(impl->unsafe_storage(), writes, out);
+  } else if (const auto* sparse = dynamic_cast<const SparseTensorImpl*>(impl)) {
+    gather(sparse->indices(), writes, out);
+    gather(sparse->values(), writes, out);
+  } else if (
+      const auto* rows = dynamic_cast<const SparseCsrTensorImpl*>(impl)) {
+    gather(rows->compressed_indices(), writes, out);
+    gather(rows->plain_indices(), writes, out);
+    gather(rows->values(), writes, out);
+  }
+}
+
+void gather(const IValue& value, bool writes, TouchedList& out) {
+  if (value.isTensor()) {
+    gather(value.toTensor(), writes, out);
+  } else if (value.isList()) {
+    for (const IValue& element : value.toListRef()) {
+      if (!element.isTensor() && !element.isNone() && !element.isList()) {
+        break; // a list of something else
+      }
+      gather(element, writes, out);
+    }
+  } else if (value.isStorage()) {
+    gather(value.toStorage(), writes, out);
+  }
+}
+
+} // namespace
+
+bool declares_writes(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  const auto is_from = [&](const char* space) {
+    return name.rfind(space, 0) == 0;
+  };
+  if (!is_from("aten::") && !is_from("prims::")) {
+    return false;
+  }
+  for (const char* silent :
+       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
+    if (name.find(silent) != std::string::npos) {
+      return false;
+    }
+  }
+  return true;
+}
+
+TouchedList touched_by_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> values) {
+  TouchedList touched;
+  const bool declared = declares_writes(schema);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    gather(values[i], !declared || (alias && alias->isWrite()), touched);
+  }
+  return touched;
+}
+
+TouchedList touched_by_results(c10::ArrayRef<IValue> values) {
+  TouchedList touched;
+  for (const IValue& value : values) {
+    gather(value, /*writes=*/true, touched);
+  }
+  return touched;
+}
+
+// Takes the storages of one device out of the list.
+Accesses take_device(TouchedList& touched, c10::DeviceIndex device) {
+  Accesses taken;
+  TouchedList rest;
+  for (const Touched& entry : touched) {
+    if (entry.device == device) {
+      taken.push_back(entry.access);
+    } else {
+      rest.push_back(entry);
+    }
+  }
+  touched = std::move(rest);
+  return taken;
+}
+
+PinsByDevice pin_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> arguments,
+    bool adopt) {
+  TouchedList touched = touched_by_arguments(schema, arguments);
+  PinsByDevice pinned;
+  try {
+    while (!touched.empty()) {
+      const auto index = touched.front().device;
+      Device& device = Device::get(index);
+      pinned.push_back({&device, {}});
+      pinned.back().second =
+          device.pin(take_device(touched, index), current_stream(index), adopt);
+    }
+  } catch (...) {
+    unpin(pinned);
+    throw;
+  }
+  return pinned;
+}
+
+void unpin(const PinsByDevice& pinned) noexcept {
+  for (const auto& [device, pins] : pinned) {
+    device->unpin(pins);
+  }
+}
+
+} // namespace at::cuda::lms
