@@ -21,10 +21,15 @@ Results = dict[str, tuple[str, str]]  # by check: state ("passed", "failed", "di
 
 
 def names(program: str) -> list[str]:
-    """The checks of a program, in order, without running it."""
+    """The tests of a program, in order, without running it."""
     body = ast.parse((CHECKS / f"{program}.py").read_text()).body
-    functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-    return [name for name in functions if name.startswith("check_")]
+    return [
+        f"{case.name}.{test.name}"
+        for case in body
+        if isinstance(case, ast.ClassDef)
+        for test in case.body
+        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
+    ]
 
 
 def run(device: Device, program: str, *arguments: Any, **settings: Any) -> Results:
@@ -53,8 +58,8 @@ def run(device: Device, program: str, *arguments: Any, **settings: Any) -> Resul
 def read(done: Finished) -> Results:
     results: Results = {}
     for line in done.stdout.splitlines():
-        if line.startswith("CHECK "):
-            check, state, detail = json.loads(line.removeprefix("CHECK "))
+        if line.startswith("TEST "):
+            check, state, detail = json.loads(line.removeprefix("TEST "))
             results[check] = (state, detail)
     tail = "\n".join(done.stderr.splitlines()[-SHOWN_LINES:])
     return {

@@ -1,4 +1,4 @@
-"""Host memory for what is paged out; see checks/host_memory.py and unit/host_*.cpp."""
+"""Host memory for what is paged out; see checks/host_memory.py, and unit/ for its parts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ from pathlib import Path
 
 import checked
 import pytest
-import units
 from support.device import Device
-
-PARTS = {
-    "host_ledger": ["HostLedger"],
-    "host_memory": ["HostLimit", "HostRanges", "Numa"],
-}
-
-
-@pytest.mark.parametrize("program", PARTS)
-def test_unit(tmp_path: Path, subtests: pytest.Subtests, program: str) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    units.expect_passed(program, PARTS[program], tmp_path, subtests, str(folder))
 
 
 @pytest.mark.parametrize("kernels", ["inline", "async"])

@@ -7,7 +7,6 @@ from pathlib import Path
 import checked
 import headers
 import pytest
-import units
 from support.device import Device
 
 EXTENSION = Path(__file__).with_name("extensions") / "workspaces.cpp"
@@ -35,10 +34,6 @@ def test_somebody_else_takes_a_tenth(device: Device, digest: str, mode: str, ker
     assert done["late_failures"] == 0
     assert done["errors"] == 0, "the program got no error"
     assert done["late_allocations"] == 0
-
-
-def test_rules(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    units.expect_passed("limit", [], tmp_path, subtests)
 
 
 def test_workspaces(device: Device, subtests: pytest.Subtests, tmp_path: Path) -> None:

@@ -1,58 +1,40 @@
-"""Compiles a program of unit/ with the parts of the engine that it tests, and runs it."""
+"""The parts of the engine that include no PyTorch, and their tests in C++ (unit/)."""
 
 from __future__ import annotations
 
-import functools
+import shutil
 import subprocess
-import tempfile
+from functools import cache
 from pathlib import Path
 
-import pytest
+from lms_cli import files, paths
+from support import archives
 from support.device import TESTS
 
-ENGINE = TESTS.parent / "patches" / "files" / "aten" / "src"
-DETAIL = ENGINE / "ATen" / "cuda" / "detail"
-UNIT = Path(__file__).parent / "unit"
-COMPILER = (
-    *("g++", "-std=c++17", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{ENGINE}"),
-    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"),
-)
+UNIT = TESTS / "engine" / "unit"
+# GoogleTest 1.12, from Debian's source package.
+URL = "https://deb.debian.org/debian/pool/main/g/googletest/googletest_1.12.1.orig.tar.gz"
+SHA256 = "81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2"
 
 
-def expect_passed(
-    program: str, parts: list[str], folder: Path, subtests: pytest.Subtests, *arguments: str
-) -> None:
-    """Reports each test of the program.
-
-    Args:
-        program: its name in unit/.
-        parts: of the engine, such as "Layout" for LMSCoreLayout.cpp. They include no PyTorch.
-        folder: where to put the binary.
-        subtests: where to report.
-        arguments: of the program.
-    """
-    binary = folder / program
-    objects = [Path(made_of(tuple(parts)).name, f"LMS{name}.o") for name in parts]
-    subprocess.run([*COMPILER, UNIT / f"{program}.cpp", *objects, "-o", binary], check=True)
-    done = subprocess.run([binary, *arguments], capture_output=True, text=True)
-    assert not done.stderr, done.stderr
-    details: list[str] = []
-    for line in done.stdout.splitlines():
-        if line.startswith("  "):
-            details.append(line)
-            continue
-        state, name = line.split()
-        with subtests.test(name):
-            assert state == "ok", "\n".join(details)
-        details = []
-    assert done.returncode >= 0 and done.stdout.count("\n") >= 6
-
-
-@functools.cache
-def made_of(parts: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
-    """A folder with the object files of parts that several programs may share, until all end."""
-    folder = tempfile.TemporaryDirectory()
-    if parts:
-        sources = [DETAIL / f"LMS{name}.cpp" for name in parts]
-        subprocess.run([*COMPILER, "-c", *sources], cwd=folder.name, check=True)
-    return folder
+@cache
+def program() -> Path:
+    """The compiled tests; compiles what has changed since they last were."""
+    tree = paths.home().resolve() / "unit"
+    if (tree / "CMakeCache.txt").exists() and str(UNIT) not in (
+        tree / "CMakeCache.txt"
+    ).read_text():
+        shutil.rmtree(tree)  # CMake keeps to its source folder
+    settings = {
+        "LMS_SOURCE_DIR": TESTS.parent / "patches" / "files",
+        "LMS_GOOGLETEST": archives.unpacked(archives.fetch(URL, SHA256), "googletest"),
+    }
+    with files.locked(tree):
+        defined = [f"-D{name}={value}" for name, value in settings.items()]
+        for command in (
+            ["cmake", "-S", UNIT, "-B", tree, "-G", "Ninja", *defined],
+            ["cmake", "--build", tree],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    return tree / "lms-unit"

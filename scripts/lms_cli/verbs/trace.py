@@ -52,7 +52,10 @@ def configure_replay(subparsers: Any) -> None:
             help=f"bandwidth, {direction}, bytes per second; G is 10^9 (default: the card's)",
         )
     parser.add_argument(
-        "--policy", default="planned", metavar="NAME", help="as in PYTORCH_LMS_CONF (default: planned)"
+        "--policy",
+        default="planned",
+        metavar="NAME",
+        help="as in PYTORCH_LMS_CONF (default: planned)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(execute=replay)

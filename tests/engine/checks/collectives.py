@@ -1,6 +1,6 @@
 """Tensors that a backend of torch.distributed copies out of LMS's sight.
 
-Usage: collectives.py LIBRARY [CHECK...]
+Usage: collectives.py LIBRARY [TEST...]
 """
 
 import contextlib
@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from harness import assert_same, is_held, lms, main, numbers, raises
+from harness import assert_same, is_held, lms, numbers, raises, run_tests
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.common_utils import TestCase
 
 torch.ops.load_library(sys.argv.pop(1))
 BACKEND = torch.ops.backend
@@ -40,43 +41,6 @@ def under_way() -> Iterator[None]:
         BACKEND.open_gate()
 
 
-def check_pinned_until_an_event_says_so() -> None:
-    host = numbers(COUNT)
-    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    with under_way():
-        BACKEND.gather(target, source, "event")
-        work_beside_it()
-        assert lms.is_resident(source) and lms.is_resident(target)
-    BACKEND.wait()
-    assert_same(target, host)  # waits for the device
-    assert pinned() == 0
-    torch.cuda.reclaim_inactive()
-    assert not lms.is_resident(source) and not lms.is_resident(target)
-    assert_same(target, host)
-
-
-def check_copies_that_are_only_queued_are_waited_for() -> None:
-    host = numbers(COUNT)
-    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    BACKEND.gather(target, source, "queued")
-    assert pinned() == 0
-    work_beside_it()
-    BACKEND.wait()
-    assert_same(target, host)
-
-
-def check_one_that_is_complete_when_its_work_is_seen() -> None:
-    host = numbers(COUNT)
-    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    for _ in range(3):
-        BACKEND.gather(target, source, "quick")
-        work_beside_it()
-    BACKEND.wait()
-    assert pinned() == 0
-    assert not is_held(source) and not is_held(target)
-    assert_same(target, host)
-
-
 def in_groups(kind: str, asynchronous: bool, depth: int = 1) -> None:
     """Nothing is launched before the group ends, though its Works have completed."""
     group, device = dist.ProcessGroup.unbox(BACKEND.group()), torch.device("cuda")
@@ -103,105 +67,130 @@ def in_groups(kind: str, asynchronous: bool, depth: int = 1) -> None:
     assert_same(other, host)
 
 
-def check_group() -> None:
-    in_groups("event", asynchronous=True)
+class TestCollectives(TestCase):
+    def test_pinned_until_an_event_says_so(self) -> None:
+        host = numbers(COUNT)
+        source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+        with under_way():
+            BACKEND.gather(target, source, "event")
+            work_beside_it()
+            assert lms.is_resident(source) and lms.is_resident(target)
+        BACKEND.wait()
+        assert_same(target, host)  # waits for the device
+        assert pinned() == 0
+        torch.cuda.reclaim_inactive()
+        assert not lms.is_resident(source) and not lms.is_resident(target)
+        assert_same(target, host)
 
+    def test_copies_that_are_only_queued_are_waited_for(self) -> None:
+        host = numbers(COUNT)
+        source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+        BACKEND.gather(target, source, "queued")
+        assert pinned() == 0
+        work_beside_it()
+        BACKEND.wait()
+        assert_same(target, host)
 
-def check_group_whose_collectives_have_no_works() -> None:
-    in_groups("event", asynchronous=False)
+    def test_one_that_is_complete_when_its_work_is_seen(self) -> None:
+        host = numbers(COUNT)
+        source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+        for _ in range(3):
+            BACKEND.gather(target, source, "quick")
+            work_beside_it()
+        BACKEND.wait()
+        assert pinned() == 0
+        assert not is_held(source) and not is_held(target)
+        assert_same(target, host)
 
+    def test_group(self) -> None:
+        in_groups("event", asynchronous=True)
 
-def check_group_without_a_work() -> None:
-    in_groups("silent", asynchronous=True)
+    def test_group_whose_collectives_have_no_works(self) -> None:
+        in_groups("event", asynchronous=False)
 
+    def test_group_without_a_work(self) -> None:
+        in_groups("silent", asynchronous=True)
 
-def check_group_on_the_current_stream() -> None:
-    in_groups("silent", asynchronous=False)
+    def test_group_on_the_current_stream(self) -> None:
+        in_groups("silent", asynchronous=False)
 
+    def test_group_in_a_group(self) -> None:
+        """The Work of the inner one is none of what is launched by the outer one."""
+        in_groups("event", asynchronous=True, depth=2)
 
-def check_group_in_a_group() -> None:
-    """The Work of the inner one is none of what is launched by the outer one."""
-    in_groups("event", asynchronous=True, depth=2)
+    def test_group_that_cannot_begin(self) -> None:
+        class Broken(dist.ProcessGroup):
+            pass
 
-
-def check_group_that_cannot_begin() -> None:
-    class Broken(dist.ProcessGroup):
-        pass
-
-    raises(RuntimeError, lambda: Broken(0, 1)._start_coalescing(torch.device("cuda")))
-    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
-    BACKEND.gather(target, source, "event")
-    BACKEND.wait()
-    torch.cuda.synchronize()
-    assert pinned() == 0
-
-
-def check_group_that_ends_when_lms_is_off() -> None:
-    group, device = dist.ProcessGroup.unbox(BACKEND.group()), torch.device("cuda")
-    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
-    group._start_coalescing(device)
-    BACKEND.gather(target, source, "event")
-    torch.cuda.set_enabled_lms(False)
-    group._end_coalescing(device)
-    torch.cuda.synchronize()
-    torch.cuda.set_enabled_lms(True)
-    BACKEND.gather(target, source, "event")
-    BACKEND.wait()
-    torch.cuda.synchronize()
-    assert pinned() == 0
-
-
-def check_not_held_on_the_current_stream() -> None:
-    """Outside of a group, what has no Work is queued there."""
-    host = numbers(COUNT)
-    source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
-    BACKEND.gather(target, source, "event", False)
-    work_beside_it()
-    assert not is_held(source) and not is_held(target)
-    assert_same(target, host)
-
-
-def check_a_storage_that_dies_meanwhile() -> None:
-    before = torch.cuda.memory_allocated()
-    source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
-    with under_way():
+        raises(RuntimeError, lambda: Broken(0, 1)._start_coalescing(torch.device("cuda")))
+        source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
         BACKEND.gather(target, source, "event")
-        del source, target
-    torch.cuda.synchronize()
-    assert pinned() == 0
-    assert torch.cuda.memory_allocated() == before
+        BACKEND.wait()
+        torch.cuda.synchronize()
+        assert pinned() == 0
 
+    def test_group_that_ends_when_lms_is_off(self) -> None:
+        group, device = dist.ProcessGroup.unbox(BACKEND.group()), torch.device("cuda")
+        source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
+        group._start_coalescing(device)
+        BACKEND.gather(target, source, "event")
+        torch.cuda.set_enabled_lms(False)
+        group._end_coalescing(device)
+        torch.cuda.synchronize()
+        torch.cuda.set_enabled_lms(True)
+        BACKEND.gather(target, source, "event")
+        BACKEND.wait()
+        torch.cuda.synchronize()
+        assert pinned() == 0
 
-def check_memory_that_it_gives_back() -> None:
-    """A request waits for a collective whose storages it needs the memory of."""
-    mib = 1 << 20
-    torch.cuda.set_limit_lms(64 * mib)
-    sources = [torch.full((3 * mib,), float(i), device="cuda") for i in range(2)]
-    target = torch.zeros(3 * mib, device="cuda")
-    with under_way():
-        BACKEND.gather(target, sources[0], "event")
-    BACKEND.wait()
-    sums = sum(torch.full((3 * mib,), float(i), device="cuda") for i in range(5)) + sources[1]
-    assert_same(sums, torch.full((3 * mib,), 11.0))
-    assert_same(target, torch.zeros(3 * mib))
-    torch.cuda.set_limit_lms(0)
+    def test_not_held_on_the_current_stream(self) -> None:
+        """Outside of a group, what has no Work is queued there."""
+        host = numbers(COUNT)
+        source, target = host.cuda(), torch.zeros(COUNT, device="cuda")
+        BACKEND.gather(target, source, "event", False)
+        work_beside_it()
+        assert not is_held(source) and not is_held(target)
+        assert_same(target, host)
 
+    def test_a_storage_that_dies_meanwhile(self) -> None:
+        before = torch.cuda.memory_allocated()
+        source, target = numbers(COUNT).cuda(), torch.zeros(COUNT, device="cuda")
+        with under_way():
+            BACKEND.gather(target, source, "event")
+            del source, target
+        torch.cuda.synchronize()
+        assert pinned() == 0
+        assert torch.cuda.memory_allocated() == before
 
-def check_sharded_weights_are_not_held() -> None:
-    """Though fully_shard compares the addresses of its shards."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    mesh = DeviceMesh.from_group(dist.group.WORLD, "cuda")
-    model = fully_shard(torch.nn.Linear(300, 300).cuda(), mesh=mesh)
-    for _ in range(2):
-        model(torch.ones(5, 300, device="cuda")).sum().backward()
-    shards = [parameter.to_local() for parameter in model.parameters()]
-    torch.cuda.reclaim_inactive()
-    assert [lms.is_resident(shard) for shard in shards] == [False, False]
-    assert pinned() == 0
-    dist.destroy_process_group()
+    def test_memory_that_it_gives_back(self) -> None:
+        """A request waits for a collective whose storages it needs the memory of."""
+        mib = 1 << 20
+        torch.cuda.set_limit_lms(64 * mib)
+        sources = [torch.full((3 * mib,), float(i), device="cuda") for i in range(2)]
+        target = torch.zeros(3 * mib, device="cuda")
+        with under_way():
+            BACKEND.gather(target, sources[0], "event")
+        BACKEND.wait()
+        sums = sum(torch.full((3 * mib,), float(i), device="cuda") for i in range(5)) + sources[1]
+        assert_same(sums, torch.full((3 * mib,), 11.0))
+        assert_same(target, torch.zeros(3 * mib))
+        torch.cuda.set_limit_lms(0)
+
+    def test_sharded_weights_are_not_held(self) -> None:
+        """Though fully_shard compares the addresses of its shards."""
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        mesh = DeviceMesh.from_group(dist.group.WORLD, "cuda")
+        model = fully_shard(torch.nn.Linear(300, 300).cuda(), mesh=mesh)
+        for _ in range(2):
+            model(torch.ones(5, 300, device="cuda")).sum().backward()
+        shards = [parameter.to_local() for parameter in model.parameters()]
+        torch.cuda.reclaim_inactive()
+        assert [lms.is_resident(shard) for shard in shards] == [False, False]
+        assert pinned() == 0
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     lms.set_enabled_lms(True)
     torch.ops.lms.set_chaos(True)
-    main(globals())
+    run_tests()

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 from gathering import between, cat, scattered
-from harness import lms, main, numbers, raises, refusals
+from harness import lms, numbers, raises, refusals, run_tests
+from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -45,69 +46,65 @@ def join() -> None:
     between.clear()
 
 
-def check_an_operator_that_runs_again() -> None:
-    with expected_errors(0):
-        join()
+class TestErrorsThatCount(TestCase):
+    def test_an_operator_that_runs_again(self) -> None:
+        with expected_errors(0):
+            join()
 
+    def test_an_error_counts_once(self) -> None:
+        big = [numbers(5 * MIB).cuda() for _ in range(3)]  # 20 MiB each
+        row = torch.zeros(1, device="cuda")
+        requests: list[Callable[[], object]] = [
+            lambda: torch.empty(20 * MIB, device="cuda"),
+            lambda: torch.cat(big),
+            lambda: torch.addcmul(*big, out=row.expand(5 * MIB).clone()),
+            lambda: row.resize_(20 * MIB),
+            lambda: torch.cuda.caching_allocator_alloc(80 * MIB),
+        ]
+        for request in requests:
+            with expected_errors(1):
+                raises(torch.cuda.OutOfMemoryError, request)
+        del big
 
-def check_an_error_counts_once() -> None:
-    big = [numbers(5 * MIB).cuda() for _ in range(3)]  # 20 MiB each
-    row = torch.zeros(1, device="cuda")
-    requests: list[Callable[[], object]] = [
-        lambda: torch.empty(20 * MIB, device="cuda"),
-        lambda: torch.cat(big),
-        lambda: torch.addcmul(*big, out=row.expand(5 * MIB).clone()),
-        lambda: row.resize_(20 * MIB),
-        lambda: torch.cuda.caching_allocator_alloc(80 * MIB),
-    ]
-    for request in requests:
+    def test_an_error_of_another_thread_counts(self) -> None:
         with expected_errors(1):
-            raises(torch.cuda.OutOfMemoryError, request)
-    del big
+            thread = threading.Thread(
+                target=raises,
+                args=(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda")),
+            )
+            thread.start()
+            thread.join()
 
+    def test_errors_while_tensors_are_pinned(self) -> None:
+        pinned = [numbers(4 * MIB).cuda() for _ in range(2)]  # 16 MiB each
+        other = numbers(9 * MIB).cuda()
+        with lms.pin(*pinned), expected_errors(1):
+            raises(torch.cuda.OutOfMemoryError, lambda: other.data_ptr())
+        with lms.pin(*pinned), expected_errors(1):
+            raises(torch.cuda.OutOfMemoryError, lambda: other.add_(1))
+        del other
 
-def check_an_error_of_another_thread_counts() -> None:
-    with expected_errors(1):
-        thread = threading.Thread(
-            target=raises,
-            args=(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda")),
-        )
-        thread.start()
-        thread.join()
+    def test_that_the_count_starts_anew(self) -> None:
+        with expected_errors(1):
+            raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
+        torch.cuda.reset_accumulated_memory_stats()
+        assert errors() == 0
+        with expected_errors(0):
+            join()
 
-
-def check_errors_while_tensors_are_pinned() -> None:
-    pinned = [numbers(4 * MIB).cuda() for _ in range(2)]  # 16 MiB each
-    other = numbers(9 * MIB).cuda()
-    with lms.pin(*pinned), expected_errors(1):
-        raises(torch.cuda.OutOfMemoryError, lambda: other.data_ptr())
-    with lms.pin(*pinned), expected_errors(1):
-        raises(torch.cuda.OutOfMemoryError, lambda: other.add_(1))
-    del other
-
-
-def check_that_the_count_starts_anew() -> None:
-    with expected_errors(1):
-        raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
-    torch.cuda.reset_accumulated_memory_stats()
-    assert errors() == 0
-    with expected_errors(0):
-        join()
-
-
-def check_that_it_stays_when_lms_is_off() -> None:
-    with expected_errors(0):
-        join()
-    before = errors()
-    torch.cuda.set_enabled_lms(False)
-    assert errors() == before
-    with expected_errors(1):
-        raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(1 << 30, device="cuda"))
-    torch.cuda.set_enabled_lms(True)
+    def test_that_it_stays_when_lms_is_off(self) -> None:
+        with expected_errors(0):
+            join()
+        before = errors()
+        torch.cuda.set_enabled_lms(False)
+        assert errors() == before
+        with expected_errors(1):
+            raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(1 << 30, device="cuda"))
+        torch.cuda.set_enabled_lms(True)
 
 
 if __name__ == "__main__":
     torch.cuda.set_enabled_lms(True)
     lms.set_limit_lms(LIMIT)
     torch._C._cuda_attach_out_of_memory_observer(lambda _, size, total, free: told.append(size))
-    main(globals())
+    run_tests()

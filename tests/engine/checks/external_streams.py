@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from harness import assert_same, lms, main, numbers, page_out, paged_out
+from harness import assert_same, lms, numbers, page_out, paged_out, run_tests
 from simcuda.gate import held
+from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -63,159 +64,152 @@ def stays_unfinished(stream: torch.cuda.Stream) -> bool:
     return True
 
 
-def check_storages_made_on_it() -> None:
-    with short_lived():
-        tensors = [numbers(COUNT).cuda() + i for i in range(4)]
-    page_out(*tensors)
-    for i, tensor in enumerate(tensors):
-        assert_same(tensor + 1, numbers(COUNT) + i + 1)
-    use_all_memory()
-    for i, tensor in enumerate(tensors):
-        assert_same(tensor, numbers(COUNT) + i)
-
-
-def check_storages_used_on_it() -> None:
-    tensors = [numbers(COUNT).cuda() + i for i in range(4)]
-    with short_lived():
-        results = [tensor * 2 for tensor in tensors]
-    page_out(*tensors)
-    use_all_memory()
-    for i, (tensor, result) in enumerate(zip(tensors, results, strict=True)):
-        assert_same(tensor, numbers(COUNT) + i)
-        assert_same(result, (numbers(COUNT) + i) * 2)
-
-
-def check_storages_that_die_later() -> None:
-    tensors = [numbers(COUNT).cuda() for _ in range(4)]
-    with short_lived() as stream:
-        results = [tensor * 2 for tensor in tensors]
-        tensors[0].record_stream(stream)
-        view = tensors[1][10:]
-    del tensors, results, view
-    use_all_memory()
-
-
-def check_storages_that_come_back_to_its_memory() -> None:
-    with short_lived():
-        absent = [paged_out(numbers(COUNT) + i) for i in range(2)]
-        dropped = absent[0] * 3
-    del dropped
-    for i, tensor in enumerate(absent):
-        assert_same(tensor * 2, (numbers(COUNT) + i) * 2)
-
-
-def check_memory_that_it_borrows() -> None:
-    tensors = [numbers(COUNT).cuda() + i for i in range(20)]  # more than the limit
-    for _ in range(3):
-        with short_lived():
-            results = [tensor * 2 for tensor in tensors]
-            address = torch.cuda.caching_allocator_alloc(4 * COUNT)
-            torch.cuda.caching_allocator_delete(address)
-        for i, result in enumerate(results):
-            assert_same(result, (numbers(COUNT) + i) * 2)
-    del results
-    use_all_memory()
-
-
-def check_lms_turned_off_after_it() -> None:
-    with short_lived():
-        tensor = numbers(COUNT).cuda() * 2
-    page_out(tensor)
-    lms.set_enabled_lms(False)
-    try:
-        assert_same(tensor, numbers(COUNT) * 2)
-    finally:
-        lms.set_enabled_lms(True)
-
-
-def check_a_new_stream_with_its_handle() -> None:
-    """It waits for bytes that the old one has waited for."""
-    begin_anew()
-    tensor = paged_out(numbers(COUNT))
-    with held(torch.cuda.current_stream()):  # and so what comes to its memory
-        old = create()
-        with torch.cuda.stream(old):
-            tensor[:10] * 1.0
-        destroy(old)
-        new = create()
-        assert new.cuda_stream == old.cuda_stream, "the handle was to be given again"
-        with torch.cuda.stream(new):
-            result = tensor * 2
-        assert stays_unfinished(new)
-    new.synchronize()
-    assert_same(result, numbers(COUNT) * 2)
-    del result
-    destroy(new)
-
-
 def in_thread(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
 
 
-def check_the_default_stream_of_another_thread() -> None:
-    """A page-out waits for what another thread has queued on its own stream."""
-    begin_anew()
-    stream = torch.cuda.ExternalStream(PER_THREAD)
-    tensor, results = numbers(COUNT).cuda(), []
-    launched, opened = threading.Event(), threading.Event()
-    torch.cuda.synchronize()
+class TestExternalStreams(TestCase):
+    def test_storages_made_on_it(self) -> None:
+        with short_lived():
+            tensors = [numbers(COUNT).cuda() + i for i in range(4)]
+        page_out(*tensors)
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor + 1, numbers(COUNT) + i + 1)
+        use_all_memory()
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor, numbers(COUNT) + i)
 
-    def work() -> None:
-        with torch.cuda.stream(stream), held(stream):
-            results.append(tensor * 2)
-            launched.set()
+    def test_storages_used_on_it(self) -> None:
+        tensors = [numbers(COUNT).cuda() + i for i in range(4)]
+        with short_lived():
+            results = [tensor * 2 for tensor in tensors]
+        page_out(*tensors)
+        use_all_memory()
+        for i, (tensor, result) in enumerate(zip(tensors, results, strict=True)):
+            assert_same(tensor, numbers(COUNT) + i)
+            assert_same(result, (numbers(COUNT) + i) * 2)
+
+    def test_storages_that_die_later(self) -> None:
+        tensors = [numbers(COUNT).cuda() for _ in range(4)]
+        with short_lived() as stream:
+            results = [tensor * 2 for tensor in tensors]
+            tensors[0].record_stream(stream)
+            view = tensors[1][10:]
+        del tensors, results, view
+        use_all_memory()
+
+    def test_storages_that_come_back_to_its_memory(self) -> None:
+        with short_lived():
+            absent = [paged_out(numbers(COUNT) + i) for i in range(2)]
+            dropped = absent[0] * 3
+        del dropped
+        for i, tensor in enumerate(absent):
+            assert_same(tensor * 2, (numbers(COUNT) + i) * 2)
+
+    def test_memory_that_it_borrows(self) -> None:
+        tensors = [numbers(COUNT).cuda() + i for i in range(20)]  # more than the limit
+        for _ in range(3):
+            with short_lived():
+                results = [tensor * 2 for tensor in tensors]
+                address = torch.cuda.caching_allocator_alloc(4 * COUNT)
+                torch.cuda.caching_allocator_delete(address)
+            for i, result in enumerate(results):
+                assert_same(result, (numbers(COUNT) + i) * 2)
+        del results
+        use_all_memory()
+
+    def test_lms_turned_off_after_it(self) -> None:
+        with short_lived():
+            tensor = numbers(COUNT).cuda() * 2
+        page_out(tensor)
+        lms.set_enabled_lms(False)
+        try:
+            assert_same(tensor, numbers(COUNT) * 2)
+        finally:
+            lms.set_enabled_lms(True)
+
+    def test_a_new_stream_with_its_handle(self) -> None:
+        """It waits for bytes that the old one has waited for."""
+        begin_anew()
+        tensor = paged_out(numbers(COUNT))
+        with held(torch.cuda.current_stream()):  # and so what comes to its memory
+            old = create()
+            with torch.cuda.stream(old):
+                tensor[:10] * 1.0
+            destroy(old)
+            new = create()
+            assert new.cuda_stream == old.cuda_stream, "the handle was to be given again"
+            with torch.cuda.stream(new):
+                result = tensor * 2
+            assert stays_unfinished(new)
+        new.synchronize()
+        assert_same(result, numbers(COUNT) * 2)
+        del result
+        destroy(new)
+
+    def test_the_default_stream_of_another_thread(self) -> None:
+        """A page-out waits for what another thread has queued on its own stream."""
+        begin_anew()
+        stream = torch.cuda.ExternalStream(PER_THREAD)
+        tensor, results = numbers(COUNT).cuda(), []
+        launched, opened = threading.Event(), threading.Event()
+        torch.cuda.synchronize()
+
+        def work() -> None:
+            with torch.cuda.stream(stream), held(stream):
+                results.append(tensor * 2)
+                launched.set()
+                opened.wait()
+
+        thread = in_thread(work)
+        launched.wait()
+        with torch.cuda.stream(stream):  # this thread's
+            tensor[:10] * 1.0
+        page_out(tensor)
+        filled = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(8)]
+        waits = stays_unfinished(torch.cuda.current_stream())
+        opened.set()
+        thread.join()
+        assert waits, "memory was used again before another thread's work on it"
+        del filled
+        assert_same(results[0], numbers(COUNT) * 2)
+        assert_same(tensor, numbers(COUNT))
+
+    def test_work_that_lms_does_not_see(self) -> None:
+        """A kernel on an external stream has not ended when the tensor dies.
+
+        What comes back to the memory comes after it.
+        """
+        stream, opened = create(), threading.Event()
+        with torch.cuda.stream(stream):
+            absent = paged_out(numbers(COUNT))
+            tensor = torch.zeros(COUNT, device="cuda")
+            address = tensor.data_ptr()
+        torch.cuda.synchronize()
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        def wait(_data: object) -> None:
             opened.wait()
 
-    thread = in_thread(work)
-    launched.wait()
-    with torch.cuda.stream(stream):  # this thread's
-        tensor[:10] * 1.0
-    page_out(tensor)
-    filled = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(8)]
-    waits = stays_unfinished(torch.cuda.current_stream())
-    opened.set()
-    thread.join()
-    assert waits, "memory was used again before another thread's work on it"
-    del filled
-    assert_same(results[0], numbers(COUNT) * 2)
-    assert_same(tensor, numbers(COUNT))
-
-
-def check_work_that_lms_does_not_see() -> None:
-    """A kernel of another library on an external stream, which has not ended when the tensor dies.
-
-    What comes back to the memory comes after it.
-    """
-    stream, opened = create(), threading.Event()
-    with torch.cuda.stream(stream):
-        absent = paged_out(numbers(COUNT))
-        tensor = torch.zeros(COUNT, device="cuda")
-        address = tensor.data_ptr()
-    torch.cuda.synchronize()
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    def wait(_data: object) -> None:
-        opened.wait()
-
-    runtime = ctypes.CDLL(None)
-    handle = ctypes.c_void_p(stream.cuda_stream)
-    assert runtime.cudaLaunchHostFunc(handle, wait, None) == 0
-    assert runtime.cudaMemsetAsync(ctypes.c_void_p(address), 0, 4 * COUNT, handle) == 0
-    timer = threading.Timer(PATIENCE / 1000, opened.set)
-    timer.start()
-    del tensor
-    result = absent * 2
-    timer.join()
-    torch.cuda.synchronize()
-    assert_same(result, numbers(COUNT) * 2)
-    assert_same(absent, numbers(COUNT))
-    destroy(stream)
+        runtime = ctypes.CDLL(None)
+        handle = ctypes.c_void_p(stream.cuda_stream)
+        assert runtime.cudaLaunchHostFunc(handle, wait, None) == 0
+        assert runtime.cudaMemsetAsync(ctypes.c_void_p(address), 0, 4 * COUNT, handle) == 0
+        timer = threading.Timer(PATIENCE / 1000, opened.set)
+        timer.start()
+        del tensor
+        result = absent * 2
+        timer.join()
+        torch.cuda.synchronize()
+        assert_same(result, numbers(COUNT) * 2)
+        assert_same(absent, numbers(COUNT))
+        destroy(stream)
 
 
 if __name__ == "__main__":
     lms.set_limit_lms(LIMIT)
     lms.set_enabled_lms(True)
     paged_out(numbers(COUNT)).add_(1)  # LMS's streams get no handle that comes up here
-    main(globals())
+    run_tests()

@@ -1,6 +1,6 @@
 """Whatever fits in the limit with 1/64 to spare runs, however its arguments lie.
 
-Usage: gathering.py [CHECK...], in each mode of LMS.
+Usage: gathering.py [TEST...], in each mode of LMS.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable
 
 import torch
-from harness import assert_same, lms, main, numbers
+from harness import assert_same, lms, numbers, run_tests
 from torch import nn
+from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 SPARE = 64  # of the limit: what an operator has to leave
@@ -112,12 +113,6 @@ def expect_to_run(
         lms.set_limit_lms(0)
 
 
-def check_weights_are_joined() -> None:
-    for limit in (120, 136, 160):
-        hosts = [numbers(1024, 1024) for _ in range(12)]
-        expect_to_run(cat, hosts, 36, limit, limit * MIB)
-
-
 def minimise() -> torch.Tensor:
     """The parameters after two steps of L-BFGS, which joins all of them into one tensor."""
     torch.manual_seed(0)
@@ -136,51 +131,55 @@ def minimise() -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
-def check_lbfgs() -> None:
-    torch.cuda.set_enabled_lms(False)
-    expected = minimise()
-    torch.cuda.set_enabled_lms(True)
-    lms.set_limit_lms(150 * MIB)
-    between.extend(numbers(MIB).cuda() for _ in range(30))
-    try:
-        assert_same(minimise(), expected)
-    finally:
-        between.clear()
-        lms.set_limit_lms(0)
+class TestGathering(TestCase):
+    def test_weights_are_joined(self) -> None:
+        for limit in (120, 136, 160):
+            hosts = [numbers(1024, 1024) for _ in range(12)]
+            expect_to_run(cat, hosts, 36, limit, limit * MIB)
 
-
-def check_an_output_that_grows() -> None:
-    """It has its new shape when its memory is refused: it must not be taken for large enough."""
-    hosts = [numbers(MIB) for _ in range(16)]
-    lms.set_limit_lms(SMALLEST)
-    try:
-        tensors = scattered(hosts, 30, seed=0)
-        out = torch.empty(1, device="cuda")
+    def test_lbfgs(self) -> None:
+        torch.cuda.set_enabled_lms(False)
+        expected = minimise()
+        torch.cuda.set_enabled_lms(True)
+        lms.set_limit_lms(150 * MIB)
+        between.extend(numbers(MIB).cuda() for _ in range(30))
         try:
-            torch.cat(tensors[:14], out=out)
-        except torch.cuda.OutOfMemoryError:
-            out = torch.cat(tensors[:14])  # nothing else is lost
-        assert out.untyped_storage().nbytes() >= out.numel() * out.itemsize
-        assert_same(out, torch.cat(hosts[:14]))
-    finally:
-        between.clear()
-        lms.set_limit_lms(0)
+            assert_same(minimise(), expected)
+        finally:
+            between.clear()
+            lms.set_limit_lms(0)
 
-
-def check_random_operators() -> None:
-    for seed in range(CASES):
-        choice = random.Random(seed)
-        operator = OPERATORS[seed % len(OPERATORS)]
-        sizes = [choice.randint(300_000, 3_000_000) for _ in range(choice.randint(3, 20))]
-        if operator in (expanded, dropped, in_place):
-            sizes[0] = choice.randint(12, 20) * MIB  # floats
-        hosts = [numbers(size) for size in sizes]
+    def test_an_output_that_grows(self) -> None:
+        """It has its new shape when its memory is refused: that must not be taken for enough."""
+        hosts = [numbers(MIB) for _ in range(16)]
+        lms.set_limit_lms(SMALLEST)
         try:
-            expect_to_run(operator, hosts, choice.randint(5, 40), seed)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, {operator.__name__}, {sizes}") from error
+            tensors = scattered(hosts, 30, seed=0)
+            out = torch.empty(1, device="cuda")
+            try:
+                torch.cat(tensors[:14], out=out)
+            except torch.cuda.OutOfMemoryError:
+                out = torch.cat(tensors[:14])  # nothing else is lost
+            assert out.untyped_storage().nbytes() >= out.numel() * out.itemsize
+            assert_same(out, torch.cat(hosts[:14]))
+        finally:
+            between.clear()
+            lms.set_limit_lms(0)
+
+    def test_random_operators(self) -> None:
+        for seed in range(CASES):
+            choice = random.Random(seed)
+            operator = OPERATORS[seed % len(OPERATORS)]
+            sizes = [choice.randint(300_000, 3_000_000) for _ in range(choice.randint(3, 20))]
+            if operator in (expanded, dropped, in_place):
+                sizes[0] = choice.randint(12, 20) * MIB  # floats
+            hosts = [numbers(size) for size in sizes]
+            try:
+                expect_to_run(operator, hosts, choice.randint(5, 40), seed)
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, {operator.__name__}, {sizes}") from error
 
 
 if __name__ == "__main__":
     torch.cuda.set_enabled_lms(True)
-    main(globals())
+    run_tests()

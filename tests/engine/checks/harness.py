@@ -1,7 +1,7 @@
 """What the programs in this folder share: running their checks, and making paged-out tensors.
 
-A program is a module of functions named `check_*` that ends in `main(globals())`. It runs on a CUDA
-device, simulated or not, and prints one line per check for tests/engine/checked.py to read.
+A program is written as PyTorch's own tests are: a TestCase, and `run_tests()` at the end. It runs
+on a CUDA device, simulated or not, and prints lines for tests/engine/checked.py to read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 import threading
-import traceback
+import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -19,29 +19,47 @@ import torch
 lms = torch.cuda.lms
 
 
-def main(namespace: dict[str, Any]) -> None:
-    """Runs the checks named on the command line, or all; the exit status is how many failed."""
-    names = sys.argv[1:] or [name for name in namespace if name.startswith("check_")]
-    failures = 0
-    for name in names:
-        report(name, "started")
-        error = failure_of(namespace[name])
-        failures += error is not None
-        report(name, "failed" if error else "passed", error or "")
+class Reporter(unittest.TestResult):
+    """Prints a line for each test that begins, and for each that ends."""
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        report(name_of(test), "started")
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        report(name_of(test), "passed")
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        super().addFailure(test, err)
+        report(name_of(test), "failed", self.failures[-1][1])
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        super().addError(test, err)
+        report(name_of(test), "failed", self.errors[-1][1])
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        super().stopTest(test)
         gc.collect()
-    sys.exit(failures)
 
 
-def report(check: str, state: str, detail: str = "") -> None:
-    print("CHECK " + json.dumps([check, state, detail]), flush=True)
+def run_tests() -> None:
+    """Runs the tests named on the command line, or all; the exit status is how many failed."""
+    loader, program = unittest.TestLoader(), sys.modules["__main__"]
+    names = sys.argv[1:]
+    suite = (
+        loader.loadTestsFromNames(names, program) if names else loader.loadTestsFromModule(program)
+    )
+    result = Reporter()
+    suite.run(result)
+    sys.exit(len(result.failures) + len(result.errors))
 
 
-def failure_of(check: Callable[[], None]) -> str | None:
-    try:
-        check()
-    except Exception:
-        return traceback.format_exc()
-    return None
+def name_of(test: unittest.TestCase) -> str:
+    return test.id().removeprefix("__main__.")
+
+
+def report(test: str, state: str, detail: str = "") -> None:
+    print("TEST " + json.dumps([test, state, detail]), flush=True)
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

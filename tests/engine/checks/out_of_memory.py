@@ -5,8 +5,9 @@
 import threading
 
 import torch
-from harness import assert_same, is_held, lms, main, numbers, page_out, raises
+from harness import assert_same, is_held, lms, numbers, page_out, raises, run_tests
 from torch import nn
+from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -41,135 +42,6 @@ class Witnesses:
         assert not any(is_held(tensor) for tensor in self.tensors)
 
 
-def check_one_result_larger_than_the_limit() -> None:
-    witnesses = Witnesses()
-    for _ in range(2):
-        message = raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
-        assert_explains(message)
-    witnesses.check()
-
-
-def check_tensors_of_one_operator_larger_than_the_limit() -> None:
-    witnesses = Witnesses()
-    one, other = numbers(8 * MIB).cuda(), numbers(8 * MIB).cuda()  # 32 MiB each, and a result
-    message = raises(torch.cuda.OutOfMemoryError, lambda: one + other)
-    assert_explains(message)
-    assert_same(one.add_(0), numbers(8 * MIB))
-    half = one[: 2 * MIB].clone() + other[: 2 * MIB].clone()  # a smaller batch succeeds
-    assert_same(half, numbers(8 * MIB)[: 2 * MIB] * 2)
-    del one, other, half
-    witnesses.check()
-
-
-def check_three_arguments_that_do_not_fit() -> None:
-    witnesses = Witnesses()
-    tensors = [numbers(6 * MIB).cuda() for _ in range(3)]  # 24 MiB each
-    assert_explains(
-        raises(torch.cuda.OutOfMemoryError, lambda: torch.addcmul(*tensors, out=tensors[0]))
-    )
-    for tensor in tensors:
-        assert_same(tensor, numbers(6 * MIB))
-    del tensors, tensor
-    witnesses.check()
-
-
-def check_while_another_thread_is_at_work() -> None:
-    """What it gives back is no reason to hope for ever."""
-    witnesses = Witnesses()
-    tensors = [numbers(2 * MIB).cuda() for _ in range(6)]
-    is_over = threading.Event()
-
-    def work() -> None:
-        while not is_over.is_set():
-            for tensor in tensors:
-                tensor += 1
-                tensor -= 1
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for _ in range(2):
-            assert_explains(
-                raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda"))
-            )
-    finally:
-        is_over.set()
-        thread.join()
-    for tensor in tensors:
-        assert_same(tensor, numbers(2 * MIB))
-    del tensors, tensor
-    witnesses.check()
-
-
-def check_a_private_pool_gets_memory() -> None:
-    witnesses = Witnesses()
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        apart = numbers(2 * MIB).cuda()
-    assert_same(apart + 1, numbers(2 * MIB) + 1)
-    del apart, pool
-    witnesses.check()
-
-
-def check_held_memory_is_named() -> None:
-    witnesses = Witnesses()
-    held = numbers(10 * MIB).cuda()
-    held.data_ptr()
-    message = raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(8 * MIB, device="cuda"))
-    assert_explains(message)
-    assert "40.00 MiB of it by addresses" in message, message
-    assert_same(held, numbers(10 * MIB))
-    del held
-    torch.empty(8 * MIB, device="cuda")
-    witnesses.check()
-
-
-def check_host_memory_spent() -> None:
-    torch.cuda.set_enabled_lms(False)  # gives the host memory of other checks back
-    torch.cuda.set_enabled_lms(True)
-    witnesses = Witnesses()
-    torch.cuda.reclaim_inactive()
-    lms.set_host_limit(lms.stats()["lms.host_bytes.reserved"])
-    hosts = [torch.full((2 * MIB,), float(i)) for i in range(30)]
-    tensors: list[torch.Tensor] = []
-
-    def fill() -> None:
-        for host in hosts[len(tensors) :]:
-            tensors.append(host.cuda())
-
-    message = raises(torch.cuda.OutOfMemoryError, fill)
-    assert_explains(message)
-    assert "host memory" in message and "spent" in message, message
-    del tensors[-3:]  # room to move the others
-    for tensor, host in zip(tensors, hosts, strict=False):
-        assert_same(tensor, host)
-    lms.set_host_limit(0)
-    fill()
-    for tensor, host in zip(tensors, hosts, strict=True):
-        assert_same(tensor, host)
-    del tensors, tensor
-    witnesses.check()
-
-
-def check_host_limit_smaller_than_anything() -> None:
-    torch.cuda.set_enabled_lms(False)  # gives the host memory back
-    torch.cuda.set_enabled_lms(True)
-    lms.set_host_limit(1)
-    tensors = [numbers(2 * MIB).cuda() + i for i in range(5)]  # 40 MiB, fits
-    torch.cuda.reclaim_inactive()
-    assert all(lms.is_resident(tensor) for tensor in tensors)
-    message = raises(
-        torch.cuda.OutOfMemoryError, lambda: [torch.empty(8 * MIB, device="cuda") for _ in range(2)]
-    )
-    assert_explains(message)
-    for i, tensor in enumerate(tensors):
-        assert_same(tensor, numbers(2 * MIB) + i)
-    lms.set_host_limit(0)
-    torch.empty(12 * MIB, device="cuda")
-    for i, tensor in enumerate(tensors):
-        assert_same(tensor, numbers(2 * MIB) + i)
-
-
 class Wide(nn.Module):
     """Its activations grow with the batch; one of 1,500 rows does not fit as a whole."""
 
@@ -186,20 +58,6 @@ def step(model: nn.Module, rows: int) -> None:
     loss.backward()
 
 
-def check_forward_then_smaller_batch() -> None:
-    torch.manual_seed(0)
-    model = Wide().cuda()
-    expected = [parameter.detach().cpu() for parameter in model.parameters()]
-    witnesses = Witnesses()
-    for _ in range(2):
-        assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: step(model, 5000)))
-    step(model, 100)
-    for parameter, value in zip(model.parameters(), expected, strict=True):
-        assert_same(parameter, value)
-        assert torch.isfinite(parameter.grad).all()
-    witnesses.check()
-
-
 class FailsInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
@@ -211,100 +69,238 @@ class FailsInBackward(torch.autograd.Function):
         return grad
 
 
-def check_in_backward() -> None:
-    torch.manual_seed(0)
-    model = Wide().cuda()
-    witnesses = Witnesses()
+class TestOutOfMemory(TestCase):
+    def test_one_result_larger_than_the_limit(self) -> None:
+        witnesses = Witnesses()
+        for _ in range(2):
+            message = raises(
+                torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda")
+            )
+            assert_explains(message)
+        witnesses.check()
 
-    def fails() -> None:
-        out = model(torch.ones(50, 64, device="cuda") / 64)
-        FailsInBackward.apply(out).sum().backward()
+    def test_tensors_of_one_operator_larger_than_the_limit(self) -> None:
+        witnesses = Witnesses()
+        one, other = numbers(8 * MIB).cuda(), numbers(8 * MIB).cuda()  # 32 MiB each, and a result
+        message = raises(torch.cuda.OutOfMemoryError, lambda: one + other)
+        assert_explains(message)
+        assert_same(one.add_(0), numbers(8 * MIB))
+        half = one[: 2 * MIB].clone() + other[: 2 * MIB].clone()  # a smaller batch succeeds
+        assert_same(half, numbers(8 * MIB)[: 2 * MIB] * 2)
+        del one, other, half
+        witnesses.check()
 
-    for _ in range(2):
-        assert_explains(raises(torch.cuda.OutOfMemoryError, fails))
-    model.zero_grad()
-    step(model, 50)
-    gradient = model.layers[0].weight.grad.cpu()
-    model.zero_grad()
-    step(model, 50)
-    assert_same(model.layers[0].weight.grad, gradient)
-    witnesses.check()
+    def test_three_arguments_that_do_not_fit(self) -> None:
+        witnesses = Witnesses()
+        tensors = [numbers(6 * MIB).cuda() for _ in range(3)]  # 24 MiB each
+        assert_explains(
+            raises(torch.cuda.OutOfMemoryError, lambda: torch.addcmul(*tensors, out=tensors[0]))
+        )
+        for tensor in tensors:
+            assert_same(tensor, numbers(6 * MIB))
+        del tensors, tensor
+        witnesses.check()
 
+    def test_while_another_thread_is_at_work(self) -> None:
+        """What it gives back is no reason to hope for ever."""
+        witnesses = Witnesses()
+        tensors = [numbers(2 * MIB).cuda() for _ in range(6)]
+        is_over = threading.Event()
 
-def check_in_a_list_operator() -> None:
-    witnesses = Witnesses()
-    tensors = [torch.full((9 * MIB,), float(i), device="cuda") for i in range(3)]  # 36 MiB each
-    grads = [torch.ones(9 * MIB, device="cuda") for _ in range(3)]
-    assert_explains(
-        raises(torch.cuda.OutOfMemoryError, lambda: torch._foreach_add_(tensors, grads))
-    )
-    for i, tensor in enumerate(tensors):
-        value = tensor[0].item()
-        assert value in (i, i + 1.0) and bool((tensor.cpu() == value).all()), "half an operator ran"
-    del tensors, grads, tensor
-    witnesses.check()
+        def work() -> None:
+            while not is_over.is_set():
+                for tensor in tensors:
+                    tensor += 1
+                    tensor -= 1
 
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(2):
+                assert_explains(
+                    raises(
+                        torch.cuda.OutOfMemoryError, lambda: torch.empty(20 * MIB, device="cuda")
+                    )
+                )
+        finally:
+            is_over.set()
+            thread.join()
+        for tensor in tensors:
+            assert_same(tensor, numbers(2 * MIB))
+        del tensors, tensor
+        witnesses.check()
 
-def check_list_operators_where_little_is_free() -> None:
-    lms.set_limit_lms(200 * MIB)
-    try:
-        held = torch.ones(44 * MIB, device="cuda")  # 176 MiB
+    def test_a_private_pool_gets_memory(self) -> None:
+        witnesses = Witnesses()
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            apart = numbers(2 * MIB).cuda()
+        assert_same(apart + 1, numbers(2 * MIB) + 1)
+        del apart, pool
+        witnesses.check()
+
+    def test_held_memory_is_named(self) -> None:
+        witnesses = Witnesses()
+        held = numbers(10 * MIB).cuda()
         held.data_ptr()
-        tensors = [torch.full((300_000,), float(i), device="cuda") for i in range(40)]
-        grads = [torch.ones(300_000, device="cuda") for _ in tensors]
-        torch._foreach_add_(tensors, grads)  # an eighth of the limit would not fit
+        message = raises(torch.cuda.OutOfMemoryError, lambda: torch.empty(8 * MIB, device="cuda"))
+        assert_explains(message)
+        assert "40.00 MiB of it by addresses" in message, message
+        assert_same(held, numbers(10 * MIB))
+        del held
+        torch.empty(8 * MIB, device="cuda")
+        witnesses.check()
+
+    def test_host_memory_spent(self) -> None:
+        torch.cuda.set_enabled_lms(False)  # gives the host memory of other checks back
+        torch.cuda.set_enabled_lms(True)
+        witnesses = Witnesses()
+        torch.cuda.reclaim_inactive()
+        lms.set_host_limit(lms.stats()["lms.host_bytes.reserved"])
+        hosts = [torch.full((2 * MIB,), float(i)) for i in range(30)]
+        tensors: list[torch.Tensor] = []
+
+        def fill() -> None:
+            for host in hosts[len(tensors) :]:
+                tensors.append(host.cuda())
+
+        message = raises(torch.cuda.OutOfMemoryError, fill)
+        assert_explains(message)
+        assert "host memory" in message and "spent" in message, message
+        del tensors[-3:]  # room to move the others
+        for tensor, host in zip(tensors, hosts, strict=False):
+            assert_same(tensor, host)
+        lms.set_host_limit(0)
+        fill()
+        for tensor, host in zip(tensors, hosts, strict=True):
+            assert_same(tensor, host)
+        del tensors, tensor
+        witnesses.check()
+
+    def test_host_limit_smaller_than_anything(self) -> None:
+        torch.cuda.set_enabled_lms(False)  # gives the host memory back
+        torch.cuda.set_enabled_lms(True)
+        lms.set_host_limit(1)
+        tensors = [numbers(2 * MIB).cuda() + i for i in range(5)]  # 40 MiB, fits
+        torch.cuda.reclaim_inactive()
+        assert all(lms.is_resident(tensor) for tensor in tensors)
+        message = raises(
+            torch.cuda.OutOfMemoryError,
+            lambda: [torch.empty(8 * MIB, device="cuda") for _ in range(2)],
+        )
+        assert_explains(message)
         for i, tensor in enumerate(tensors):
-            assert_same(tensor, torch.full((300_000,), i + 1.0))
-        del held, tensors, grads, tensor
-    finally:
-        lms.set_limit_lms(LIMIT)
+            assert_same(tensor, numbers(2 * MIB) + i)
+        lms.set_host_limit(0)
+        torch.empty(12 * MIB, device="cuda")
+        for i, tensor in enumerate(tensors):
+            assert_same(tensor, numbers(2 * MIB) + i)
 
+    def test_forward_then_smaller_batch(self) -> None:
+        torch.manual_seed(0)
+        model = Wide().cuda()
+        expected = [parameter.detach().cpu() for parameter in model.parameters()]
+        witnesses = Witnesses()
+        for _ in range(2):
+            assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: step(model, 5000)))
+        step(model, 100)
+        for parameter, value in zip(model.parameters(), expected, strict=True):
+            assert_same(parameter, value)
+            assert torch.isfinite(parameter.grad).all()
+        witnesses.check()
 
-def check_in_a_copy_from_the_host() -> None:
-    witnesses = Witnesses()
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(17 * MIB).cuda()))
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(8 * MIB).cuda().double()))
-    witnesses.check()
+    def test_in_backward(self) -> None:
+        torch.manual_seed(0)
+        model = Wide().cuda()
+        witnesses = Witnesses()
 
+        def fails() -> None:
+            out = model(torch.ones(50, 64, device="cuda") / 64)
+            FailsInBackward.apply(out).sum().backward()
 
-def check_in_resize() -> None:
-    witnesses = Witnesses()
-    tensor = numbers(MIB).cuda()
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: tensor.resize_(20 * MIB)))
-    storage = tensor.untyped_storage()
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: storage.resize_(80 * MIB)))
-    assert_same(tensor.view(-1)[:MIB], numbers(MIB))
-    del tensor, storage
-    witnesses.check()
+        for _ in range(2):
+            assert_explains(raises(torch.cuda.OutOfMemoryError, fails))
+        model.zero_grad()
+        step(model, 50)
+        gradient = model.layers[0].weight.grad.cpu()
+        model.zero_grad()
+        step(model, 50)
+        assert_same(model.layers[0].weight.grad, gradient)
+        witnesses.check()
 
+    def test_in_a_list_operator(self) -> None:
+        witnesses = Witnesses()
+        tensors = [torch.full((9 * MIB,), float(i), device="cuda") for i in range(3)]  # 36 MiB each
+        grads = [torch.ones(9 * MIB, device="cuda") for _ in range(3)]
+        assert_explains(
+            raises(torch.cuda.OutOfMemoryError, lambda: torch._foreach_add_(tensors, grads))
+        )
+        for i, tensor in enumerate(tensors):
+            value = tensor[0].item()
+            assert value in (i, i + 1.0) and bool((tensor.cpu() == value).all()), (
+                "half an operator ran"
+            )
+        del tensors, grads, tensor
+        witnesses.check()
 
-def check_hold_that_does_not_fit() -> None:
-    witnesses = Witnesses()
-    held = [numbers(6 * MIB).cuda() for _ in range(3)]
-    torch.cuda.reclaim_inactive()
-    held[0].data_ptr()
-    held[1].data_ptr()
-    torch.cuda.reclaim_inactive()
-    assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: held[2].data_ptr()))
-    assert_same(held[1], numbers(6 * MIB))
-    del held[0]
-    assert held[1].data_ptr() != 0
-    assert_same(held[1], numbers(6 * MIB))
-    del held
-    witnesses.check()
+    def test_list_operators_where_little_is_free(self) -> None:
+        lms.set_limit_lms(200 * MIB)
+        try:
+            held = torch.ones(44 * MIB, device="cuda")  # 176 MiB
+            held.data_ptr()
+            tensors = [torch.full((300_000,), float(i), device="cuda") for i in range(40)]
+            grads = [torch.ones(300_000, device="cuda") for _ in tensors]
+            torch._foreach_add_(tensors, grads)  # an eighth of the limit would not fit
+            for i, tensor in enumerate(tensors):
+                assert_same(tensor, torch.full((300_000,), i + 1.0))
+            del held, tensors, grads, tensor
+        finally:
+            lms.set_limit_lms(LIMIT)
 
+    def test_in_a_copy_from_the_host(self) -> None:
+        witnesses = Witnesses()
+        assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: numbers(17 * MIB).cuda()))
+        assert_explains(
+            raises(torch.cuda.OutOfMemoryError, lambda: numbers(8 * MIB).cuda().double())
+        )
+        witnesses.check()
 
-def check_on_the_second_device() -> None:
-    witnesses = Witnesses()
-    with torch.cuda.device(1):
-        tensor = numbers(8 * MIB).cuda()
-        message = raises(torch.cuda.OutOfMemoryError, lambda: torch.cat([tensor, tensor]))
-    assert "device 1" in message, message
-    assert_same(tensor, numbers(8 * MIB))
-    witnesses.check()
+    def test_in_resize(self) -> None:
+        witnesses = Witnesses()
+        tensor = numbers(MIB).cuda()
+        assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: tensor.resize_(20 * MIB)))
+        storage = tensor.untyped_storage()
+        assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: storage.resize_(80 * MIB)))
+        assert_same(tensor.view(-1)[:MIB], numbers(MIB))
+        del tensor, storage
+        witnesses.check()
+
+    def test_hold_that_does_not_fit(self) -> None:
+        witnesses = Witnesses()
+        held = [numbers(6 * MIB).cuda() for _ in range(3)]
+        torch.cuda.reclaim_inactive()
+        held[0].data_ptr()
+        held[1].data_ptr()
+        torch.cuda.reclaim_inactive()
+        assert_explains(raises(torch.cuda.OutOfMemoryError, lambda: held[2].data_ptr()))
+        assert_same(held[1], numbers(6 * MIB))
+        del held[0]
+        assert held[1].data_ptr() != 0
+        assert_same(held[1], numbers(6 * MIB))
+        del held
+        witnesses.check()
+
+    def test_on_the_second_device(self) -> None:
+        witnesses = Witnesses()
+        with torch.cuda.device(1):
+            tensor = numbers(8 * MIB).cuda()
+            message = raises(torch.cuda.OutOfMemoryError, lambda: torch.cat([tensor, tensor]))
+        assert "device 1" in message, message
+        assert_same(tensor, numbers(8 * MIB))
+        witnesses.check()
 
 
 if __name__ == "__main__":
     torch.cuda.set_limit_lms(LIMIT)
     torch.cuda.set_enabled_lms(True)
-    main(globals())
+    run_tests()

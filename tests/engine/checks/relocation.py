@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import torch
-from harness import lms, main, refusals
+from harness import lms, refusals, run_tests
+from torch.testing._internal.common_utils import TestCase
 
 COUNT = 1 << 20  # elements of 4 bytes
 DEVICE = 1
@@ -54,38 +55,36 @@ def expect_moves(sizes: Sequence[int], gaps: Sequence[int], wanted: int, moves: 
     assert result.eq(0.5).all()
 
 
-def check_what_lies_between_gaps_goes_to_another() -> None:
-    expect_room_in_pieces([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
+class TestRelocation(TestCase):
+    def test_what_lies_between_gaps_goes_to_another(self) -> None:
+        expect_room_in_pieces([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
 
+    def test_a_gap_is_made_for_what_fits_no_other(self) -> None:
+        # What has 3 lies between gaps, and moves to where 1 and a gap of 2 were.
+        expect_room_in_pieces([2, 3, 2, 5, 2, 1, 5, 1, 5], gaps=[0, 2, 4, 7], wanted=6, moves=2)
 
-def check_a_gap_is_made_for_what_fits_no_other() -> None:
-    # What has 3 lies between gaps, and moves to where 1 and a gap of 2 were.
-    expect_room_in_pieces([2, 3, 2, 5, 2, 1, 5, 1, 5], gaps=[0, 2, 4, 7], wanted=6, moves=2)
+    def test_what_is_cleared_is_not_filled_again(self) -> None:
+        # What has 1 would fit best where what has 3 is to leave.
+        sizes = [1, 3, 2, 5, 2, 1, 5, 2, 5]
+        expect_room_in_pieces(sizes, gaps=[0, 2, 4, 7], wanted=6, moves=2)
 
-
-def check_what_is_cleared_is_not_filled_again() -> None:
-    # What has 1 would fit best where what has 3 is to leave.
-    sizes = [1, 3, 2, 5, 2, 1, 5, 2, 5]
-    expect_room_in_pieces(sizes, gaps=[0, 2, 4, 7], wanted=6, moves=2)
-
-
-def check_beside_memory_of_another_stream() -> None:
-    """The memory is not taken as one segment then."""
-    torch.cuda.empty_cache()  # else it would be lent of the one segment
-    side = torch.cuda.Stream(DEVICE)
-    with torch.cuda.device(DEVICE), torch.cuda.stream(side):
-        other = full(5 * COUNT, 3.0)
-    other.data_ptr()  # it stays, and its segment of 20 MiB
-    lms.set_limit_lms(196 << 20, DEVICE)  # no more than that and what follows
-    let_memory_run_short()
-    torch.cuda.empty_cache()
-    whole = full(40 * COUNT, 0.0)
-    del whole
-    expect_moves([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
-    assert other.eq(3).all()
-    lms.set_limit_lms(0, DEVICE)
+    def test_beside_memory_of_another_stream(self) -> None:
+        """The memory is not taken as one segment then."""
+        torch.cuda.empty_cache()  # else it would be lent of the one segment
+        side = torch.cuda.Stream(DEVICE)
+        with torch.cuda.device(DEVICE), torch.cuda.stream(side):
+            other = full(5 * COUNT, 3.0)
+        other.data_ptr()  # it stays, and its segment of 20 MiB
+        lms.set_limit_lms(196 << 20, DEVICE)  # no more than that and what follows
+        let_memory_run_short()
+        torch.cuda.empty_cache()
+        whole = full(40 * COUNT, 0.0)
+        del whole
+        expect_moves([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
+        assert other.eq(3).all()
+        lms.set_limit_lms(0, DEVICE)
 
 
 if __name__ == "__main__":
     torch.cuda.set_enabled_lms(True)
-    main(globals())
+    run_tests()

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 
 import simcuda
 import torch
-from harness import Worker, assert_same, lms, main, numbers, paged_out
+from harness import Worker, assert_same, lms, numbers, paged_out, run_tests
+from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 SIDE, OTHER = torch.cuda.Stream(), torch.cuda.Stream()
@@ -59,119 +60,116 @@ def while_it_waits(
         thread.finish()
 
 
-def check_hold() -> None:
-    host, other = numbers(1 << 18), paged_out(numbers(64))
-    tensor = paged_out(host)
-    storage = tensor.untyped_storage()
-    while_it_waits(
-        lambda: torch.ops.lms.hold(storage),
-        lambda: lms.is_resident(other),
-    )
-    assert_same(tensor, host)
-
-
-def check_two_threads_hold() -> None:
-    """The second one waits for the bytes too."""
-    host = numbers(1 << 18)
-    tensor = paged_out(host)
-    storage = tensor.untyped_storage()
-    before = simcuda.calls().get("cudaEventSynchronize", 0)
-    second = threading.Thread(target=lambda: torch.ops.lms.hold(storage), daemon=True)
-
-    def hold_too() -> None:
-        second.start()
-        while simcuda.calls().get("cudaEventSynchronize", 0) < before + 2:
-            assert second.is_alive(), "the bytes are not here, yet the call has ended"
-
-    while_it_waits(lambda: torch.ops.lms.hold(storage), hold_too)
-    second.join()
-    assert_same(tensor, host)
-
-
-def check_release() -> None:
-    host, other = numbers(1 << 18), paged_out(numbers(64))
-    tensor = paged_out(host)
-    storage = tensor.untyped_storage()
-    while_it_waits(
-        lambda: torch.ops.lms.release(storage),
-        lambda: lms.is_resident(other),
-    )
-    assert_same(tensor, host)
-
-
-def check_emptying_the_cache() -> None:
-    host, other = numbers(1 << 18), paged_out(numbers(64))
-    tensor = host.cuda()
-    while_it_waits(
-        torch.cuda.empty_cache,
-        lambda: lms.is_resident(other),
-        prepare=torch.cuda.reclaim_inactive,
-    )
-    assert_same(tensor, host)
-
-
-def check_host_memory() -> None:
-    """It is for all devices: a wait for the copies of one leaves the others alone."""
-    lms.set_host_limit(8 * MIB)
-    try:
-        host = numbers(6 * MIB // 4)
+class TestWaiting(TestCase):
+    def test_hold(self) -> None:
+        host, other = numbers(1 << 18), paged_out(numbers(64))
         tensor = paged_out(host)
-        with torch.cuda.device(1):
-            other = numbers(64).cuda()
-            other += 1
+        storage = tensor.untyped_storage()
         while_it_waits(
-            torch.cuda.reclaim_inactive,
-            lambda: lms.stats(1),
-            # It comes back, and needs other memory to leave again: that of its copy is being read.
-            prepare=lambda: tensor.add_(1),
+            lambda: torch.ops.lms.hold(storage),
+            lambda: lms.is_resident(other),
         )
-        assert_same(tensor, host + 1)
-    finally:
-        lms.set_host_limit(0)
+        assert_same(tensor, host)
 
+    def test_two_threads_hold(self) -> None:
+        """The second one waits for the bytes too."""
+        host = numbers(1 << 18)
+        tensor = paged_out(host)
+        storage = tensor.untyped_storage()
+        before = simcuda.calls().get("cudaEventSynchronize", 0)
+        second = threading.Thread(target=lambda: torch.ops.lms.hold(storage), daemon=True)
 
-def check_what_is_arriving_when_a_capture_begins() -> None:
-    """As `torch.cuda.graph` waits for the device first, this is with what it is made of."""
-    x = paged_out(numbers(MIB))
-    graph = torch.cuda.CUDAGraph()
-    products: list[torch.Tensor] = []
+        def hold_too() -> None:
+            second.start()
+            while simcuda.calls().get("cudaEventSynchronize", 0) < before + 2:
+                assert second.is_alive(), "the bytes are not here, yet the call has ended"
 
-    def capture() -> None:
-        with torch.cuda.stream(SIDE):
-            graph.capture_begin()
-            products.append(x * 2)
-            x.record_stream(OTHER)
-            graph.capture_end()
+        while_it_waits(lambda: torch.ops.lms.hold(storage), hold_too)
+        second.join()
+        assert_same(tensor, host)
 
-    pins = contextlib.ExitStack()
-    while_it_waits(capture, prepare=lambda: pins.enter_context(lms.pin(x)))
-    pins.close()
-    graph.replay()
-    assert_same(products[0], numbers(MIB) * 2)
+    def test_release(self) -> None:
+        host, other = numbers(1 << 18), paged_out(numbers(64))
+        tensor = paged_out(host)
+        storage = tensor.untyped_storage()
+        while_it_waits(
+            lambda: torch.ops.lms.release(storage),
+            lambda: lms.is_resident(other),
+        )
+        assert_same(tensor, host)
 
+    def test_emptying_the_cache(self) -> None:
+        host, other = numbers(1 << 18), paged_out(numbers(64))
+        tensor = host.cuda()
+        while_it_waits(
+            torch.cuda.empty_cache,
+            lambda: lms.is_resident(other),
+            prepare=torch.cuda.reclaim_inactive,
+        )
+        assert_same(tensor, host)
 
-def check_storages_that_die_while_a_graph_uses_them() -> None:
-    """It runs on a stream that LMS does not know, and their memory is not free before its end."""
-    x, other = numbers(MIB).cuda(), paged_out(numbers(MIB) + 7)
-    graph = torch.cuda.CUDAGraph()
-    with lms.pin(x), torch.cuda.graph(graph, stream=SIDE):
-        product = x * 2
+    def test_host_memory(self) -> None:
+        """It is for all devices: a wait for the copies of one leaves the others alone."""
+        lms.set_host_limit(8 * MIB)
+        try:
+            host = numbers(6 * MIB // 4)
+            tensor = paged_out(host)
+            with torch.cuda.device(1):
+                other = numbers(64).cuda()
+                other += 1
+            while_it_waits(
+                torch.cuda.reclaim_inactive,
+                lambda: lms.stats(1),
+                # It comes back, and needs other memory to leave again: its copy's is being read.
+                prepare=lambda: tensor.add_(1),
+            )
+            assert_same(tensor, host + 1)
+        finally:
+            lms.set_host_limit(0)
 
-    def replay() -> None:
-        nonlocal x
-        with torch.cuda.stream(OTHER):
-            graph.replay()
-        del x
-        gc.collect()
+    def test_what_is_arriving_when_a_capture_begins(self) -> None:
+        """As `torch.cuda.graph` waits for the device first, this is with what it is made of."""
+        x = paged_out(numbers(MIB))
+        graph = torch.cuda.CUDAGraph()
+        products: list[torch.Tensor] = []
 
-    def ask_for_memory() -> None:
-        other.add_(1)
+        def capture() -> None:
+            with torch.cuda.stream(SIDE):
+                graph.capture_begin()
+                products.append(x * 2)
+                x.record_stream(OTHER)
+                graph.capture_end()
 
-    while_it_waits(ask_for_memory, prepare=replay, stream=OTHER, function="cudaDeviceSynchronize")
-    assert_same(product, numbers(MIB) * 2)
-    assert_same(other, numbers(MIB) + 8)
+        pins = contextlib.ExitStack()
+        while_it_waits(capture, prepare=lambda: pins.enter_context(lms.pin(x)))
+        pins.close()
+        graph.replay()
+        assert_same(products[0], numbers(MIB) * 2)
+
+    def test_storages_that_die_while_a_graph_uses_them(self) -> None:
+        """It runs on a stream that LMS does not know: their memory is not free before its end."""
+        x, other = numbers(MIB).cuda(), paged_out(numbers(MIB) + 7)
+        graph = torch.cuda.CUDAGraph()
+        with lms.pin(x), torch.cuda.graph(graph, stream=SIDE):
+            product = x * 2
+
+        def replay() -> None:
+            nonlocal x
+            with torch.cuda.stream(OTHER):
+                graph.replay()
+            del x
+            gc.collect()
+
+        def ask_for_memory() -> None:
+            other.add_(1)
+
+        while_it_waits(
+            ask_for_memory, prepare=replay, stream=OTHER, function="cudaDeviceSynchronize"
+        )
+        assert_same(product, numbers(MIB) * 2)
+        assert_same(other, numbers(MIB) + 8)
 
 
 if __name__ == "__main__":
     torch.cuda.set_enabled_lms(True)
-    main(globals())
+    run_tests()

@@ -1,6 +1,6 @@
 """How large a workspace can be, as cuDNN's benchmark mode is told.
 
-Usage: workspaces.py LIBRARY [CHECK...]
+Usage: workspaces.py LIBRARY [TEST...]
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 import torch
-from harness import assert_same, lms, main, numbers, page_out
+from harness import assert_same, lms, numbers, page_out, run_tests
+from torch.testing._internal.common_utils import TestCase
 
 torch.ops.load_library(sys.argv.pop(1))
 torch.cuda.init()
@@ -41,61 +42,58 @@ def assert_kept(tensors: list[torch.Tensor]) -> None:
         assert_same(tensor, numbers(MIB) + i)
 
 
-def check_the_same_algorithms_on_and_off() -> None:
-    torch.cuda.set_enabled_lms(False)
-    torch.cuda.empty_cache()
-    off = usable()
-    torch.cuda.set_enabled_lms(True)
-    lms.set_limit_lms(0)
-    assert usable() == off
-    tensors = filled(lms.get_limit_lms())
-    assert usable() == off
-    assert off[-1] == SIZES[-1]
-    assert_kept(tensors)
-
-
-def check_what_is_resident_does_not_matter() -> None:
-    lms.set_limit_lms(LIMIT)
-    empty = largest()
-    tensors = filled(LIMIT)
-    assert largest() == empty
-    page_out(*tensors)
-    assert largest() == empty
-    assert_kept(tensors)
-    assert largest() == empty
-
-
-def check_what_is_told_can_be_had() -> None:
-    for limit in (40 * MIB, LIMIT, 200 * MIB):
-        tensors = filled(limit)
-        assert limit * 3 // 4 <= largest() <= limit
-        for _ in range(3):
-            torch.empty(largest(), dtype=torch.uint8, device="cuda").zero_()
+class TestWorkspaces(TestCase):
+    def test_the_same_algorithms_on_and_off(self) -> None:
+        torch.cuda.set_enabled_lms(False)
+        torch.cuda.empty_cache()
+        off = usable()
+        torch.cuda.set_enabled_lms(True)
+        lms.set_limit_lms(0)
+        assert usable() == off
+        tensors = filled(lms.get_limit_lms())
+        assert usable() == off
+        assert off[-1] == SIZES[-1]
         assert_kept(tensors)
 
+    def test_what_is_resident_does_not_matter(self) -> None:
+        lms.set_limit_lms(LIMIT)
+        empty = largest()
+        tensors = filled(LIMIT)
+        assert largest() == empty
+        page_out(*tensors)
+        assert largest() == empty
+        assert_kept(tensors)
+        assert largest() == empty
 
-def check_what_cannot_leave_is_taken_off() -> None:
-    tensors = filled(LIMIT)
-    before = largest()
-    held = numbers(4 * MIB).cuda()
-    held.data_ptr()
-    assert largest() == before - 16 * MIB
-    with lms.pin(tensors[0]):
-        assert largest() == before - 20 * MIB
-    others = numbers(6 * MIB).cuda()
-    others.data_ptr()
-    torch.empty(largest(), dtype=torch.uint8, device="cuda")
-    del held, others
-    assert largest() == before
-    assert_kept(tensors)
+    def test_what_is_told_can_be_had(self) -> None:
+        for limit in (40 * MIB, LIMIT, 200 * MIB):
+            tensors = filled(limit)
+            assert limit * 3 // 4 <= largest() <= limit
+            for _ in range(3):
+                torch.empty(largest(), dtype=torch.uint8, device="cuda").zero_()
+            assert_kept(tensors)
 
+    def test_what_cannot_leave_is_taken_off(self) -> None:
+        tensors = filled(LIMIT)
+        before = largest()
+        held = numbers(4 * MIB).cuda()
+        held.data_ptr()
+        assert largest() == before - 16 * MIB
+        with lms.pin(tensors[0]):
+            assert largest() == before - 20 * MIB
+        others = numbers(6 * MIB).cuda()
+        others.data_ptr()
+        torch.empty(largest(), dtype=torch.uint8, device="cuda")
+        del held, others
+        assert largest() == before
+        assert_kept(tensors)
 
-def check_a_guess_is_a_least_answer() -> None:
-    lms.set_limit_lms(LIMIT)
-    assert largest(guess=1) == largest()
-    assert largest(guess=500 * MIB) == 500 * MIB
+    def test_a_guess_is_a_least_answer(self) -> None:
+        lms.set_limit_lms(LIMIT)
+        assert largest(guess=1) == largest()
+        assert largest(guess=500 * MIB) == 500 * MIB
 
 
 if __name__ == "__main__":
     torch.cuda.set_enabled_lms(True)
-    main(globals())
+    run_tests()

@@ -5,7 +5,7 @@
 #include <ATen/cuda/detail/LMSCoreLayout.h>
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 
 #include <deque>
 #include <memory>
@@ -72,7 +72,7 @@ struct World {
   std::set<Page*> window(size_t bytes, uintptr_t stream = 0) {
     const auto chosen = policy->choose_window(layout, {bytes, stream});
     const std::set<Page*> unique(chosen.begin(), chosen.end());
-    EXPECT(unique.size() == chosen.size());
+    EXPECT_TRUE(unique.size() == chosen.size());
     return unique;
   }
   std::set<Page*> segments(size_t bytes) {
@@ -83,18 +83,18 @@ struct World {
 
 // --- segments ---
 
-TEST(ExpandableNeighboursMerge) {
+TEST(LayoutAndPolicy, ExpandableNeighboursMerge) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB, 7, false, true));
   layout.add_segment(kBase + 4 * kMiB, segment_of(2 * kMiB, 7, false, true));
-  EXPECT(layout.segments().size() == 2);
+  EXPECT_TRUE(layout.segments().size() == 2);
   layout.add_segment(kBase + 2 * kMiB, segment_of(2 * kMiB, 7, false, true));
-  EXPECT(layout.segments().size() == 1);
-  EXPECT(layout.segments().at(kBase).size == 6 * kMiB);
-  EXPECT(layout.reserved() == 6 * kMiB);
+  EXPECT_TRUE(layout.segments().size() == 1);
+  EXPECT_TRUE(layout.segments().at(kBase).size == 6 * kMiB);
+  EXPECT_TRUE(layout.reserved() == 6 * kMiB);
 }
 
-TEST(MergingKeepsBlocks) {
+TEST(LayoutAndPolicy, MergingKeepsBlocks) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB, 0, false, true));
   layout.add_block(kBase, kMiB);
@@ -102,115 +102,116 @@ TEST(MergingKeepsBlocks) {
   layout.add_block(kBase + 5 * kMiB, kMiB);
   layout.add_segment(kBase + 2 * kMiB, segment_of(2 * kMiB, 0, false, true));
   const long mib = kMiB;
-  EXPECT((shape(layout, kBase) == std::vector<long>{-mib, 4 * mib, -mib}));
+  EXPECT_TRUE((shape(layout, kBase) == std::vector<long>{-mib, 4 * mib, -mib}));
 }
 
-TEST(SegmentsOfTheirOwnDoNotMerge) {
+TEST(LayoutAndPolicy, SegmentsOfTheirOwnDoNotMerge) {
   // Two calls of cudaMalloc may return neighbours; no block spans both.
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.add_segment(kBase + 2 * kMiB, segment_of(2 * kMiB));
-  EXPECT(layout.segments().size() == 2);
+  EXPECT_TRUE(layout.segments().size() == 2);
 }
 
-TEST(OtherStreamsAndPoolsDoNotMerge) {
+TEST(LayoutAndPolicy, OtherStreamsAndPoolsDoNotMerge) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB, 0, false, true));
   layout.add_segment(kBase + 2 * kMiB, segment_of(2 * kMiB, 1, false, true));
   layout.add_segment(kBase + 4 * kMiB, segment_of(2 * kMiB, 1, true, true));
-  EXPECT(layout.segments().size() == 3);
+  EXPECT_TRUE(layout.segments().size() == 3);
 }
 
-TEST(RemovingWhole) {
+TEST(LayoutAndPolicy, RemovingWhole) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.remove_segment(kBase, 2 * kMiB);
-  EXPECT(layout.segments().empty());
-  EXPECT(layout.reserved() == 0);
-  EXPECT(layout.find(kBase).first == nullptr);
+  EXPECT_TRUE(layout.segments().empty());
+  EXPECT_TRUE(layout.reserved() == 0);
+  EXPECT_TRUE(layout.find(kBase).first == nullptr);
 }
 
-TEST(RemovingTheMiddleSplits) {
+TEST(LayoutAndPolicy, RemovingTheMiddleSplits) {
   Layout layout;
   layout.add_segment(kBase, segment_of(6 * kMiB, 3, false, true));
   layout.add_block(kBase, kMiB);
   layout.add_block(kBase + 5 * kMiB, kMiB);
   layout.remove_segment(kBase + 2 * kMiB, 2 * kMiB);
-  EXPECT(layout.segments().size() == 2);
-  EXPECT(layout.reserved() == 4 * kMiB);
-  EXPECT(layout.segments().at(kBase).size == 2 * kMiB);
+  EXPECT_TRUE(layout.segments().size() == 2);
+  EXPECT_TRUE(layout.reserved() == 4 * kMiB);
+  EXPECT_TRUE(layout.segments().at(kBase).size == 2 * kMiB);
   const Segment& right = layout.segments().at(kBase + 4 * kMiB);
-  EXPECT(right.size == 2 * kMiB && right.stream == 3 && right.is_expandable);
-  EXPECT(size_at(layout, kBase) == kMiB);
-  EXPECT(size_at(layout, kBase + 5 * kMiB) == kMiB);
-  EXPECT(layout.find(kBase + 3 * kMiB).first == nullptr);
+  EXPECT_TRUE(
+      right.size == 2 * kMiB && right.stream == 3 && right.is_expandable);
+  EXPECT_TRUE(size_at(layout, kBase) == kMiB);
+  EXPECT_TRUE(size_at(layout, kBase + 5 * kMiB) == kMiB);
+  EXPECT_TRUE(layout.find(kBase + 3 * kMiB).first == nullptr);
 }
 
-TEST(RemovingAnEnd) {
+TEST(LayoutAndPolicy, RemovingAnEnd) {
   Layout layout;
   layout.add_segment(kBase, segment_of(6 * kMiB, 0, false, true));
   layout.remove_segment(kBase, 2 * kMiB);
   layout.remove_segment(kBase + 4 * kMiB, 2 * kMiB);
-  EXPECT(layout.segments().size() == 1);
-  EXPECT(layout.segments().at(kBase + 2 * kMiB).size == 2 * kMiB);
-  EXPECT(layout.reserved() == 2 * kMiB);
+  EXPECT_TRUE(layout.segments().size() == 1);
+  EXPECT_TRUE(layout.segments().at(kBase + 2 * kMiB).size == 2 * kMiB);
+  EXPECT_TRUE(layout.reserved() == 2 * kMiB);
 }
 
-TEST(UnknownAddressesAreIgnored) {
+TEST(LayoutAndPolicy, UnknownAddressesAreIgnored) {
   Layout layout;
   layout.add_block(kBase, 512);
   layout.remove_block(kBase);
   layout.remove_segment(kBase, kMiB);
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.remove_block(kBase + 512);
-  EXPECT(layout.find(kBase + 2 * kMiB).first == nullptr);
-  EXPECT(layout.find(kBase - 1).first == nullptr);
-  EXPECT(layout.find(kBase + 512).second == nullptr);
-  EXPECT(layout.reserved() == 2 * kMiB);
+  EXPECT_TRUE(layout.find(kBase + 2 * kMiB).first == nullptr);
+  EXPECT_TRUE(layout.find(kBase - 1).first == nullptr);
+  EXPECT_TRUE(layout.find(kBase + 512).second == nullptr);
+  EXPECT_TRUE(layout.reserved() == 2 * kMiB);
 }
 
-TEST(ClearForgetsAll) {
+TEST(LayoutAndPolicy, ClearForgetsAll) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.clear();
-  EXPECT(layout.segments().empty() && layout.reserved() == 0);
+  EXPECT_TRUE(layout.segments().empty() && layout.reserved() == 0);
 }
 
 // --- sizes of blocks ---
 
-TEST(SmallBlocksAreRoundedAndSplit) {
+TEST(LayoutAndPolicy, SmallBlocksAreRoundedAndSplit) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.add_block(kBase, 1);
-  EXPECT(size_at(layout, kBase) == 512);
+  EXPECT_TRUE(size_at(layout, kBase) == 512);
   layout.add_block(kBase + 512, 513);
-  EXPECT(size_at(layout, kBase + 512) == 1024);
+  EXPECT_TRUE(size_at(layout, kBase + 512) == 1024);
   layout.add_block(kBase + 1536, kMiB);
-  EXPECT(size_at(layout, kBase + 1536) == kMiB);
+  EXPECT_TRUE(size_at(layout, kBase + 1536) == kMiB);
 }
 
-TEST(LargeBlocksKeepARestUpToOneMiB) {
+TEST(LayoutAndPolicy, LargeBlocksKeepARestUpToOneMiB) {
   // The caching allocator splits a large block only if more than 1 MiB is left.
   for (const size_t rest : {size_t{512}, kMiB - 512, kMiB}) {
     Layout layout;
     layout.add_segment(kBase, segment_of(20 * kMiB));
     layout.add_block(kBase, 20 * kMiB - rest);
-    EXPECT(size_at(layout, kBase) == 20 * kMiB);
+    EXPECT_TRUE(size_at(layout, kBase) == 20 * kMiB);
   }
   Layout layout;
   layout.add_segment(kBase, segment_of(20 * kMiB));
   layout.add_block(kBase, 19 * kMiB - 512);
-  EXPECT(size_at(layout, kBase) == 19 * kMiB - 512);
+  EXPECT_TRUE(size_at(layout, kBase) == 19 * kMiB - 512);
 }
 
-TEST(ExpandableSegmentsSplitFinely) {
+TEST(LayoutAndPolicy, ExpandableSegmentsSplitFinely) {
   Layout layout;
   layout.add_segment(kBase, segment_of(20 * kMiB, 0, false, true));
   layout.add_block(kBase, 20 * kMiB - 512);
-  EXPECT(size_at(layout, kBase) == 20 * kMiB - 512);
+  EXPECT_TRUE(size_at(layout, kBase) == 20 * kMiB - 512);
 }
 
-TEST(ABlockEndsWhereTheNextBegins) {
+TEST(LayoutAndPolicy, ABlockEndsWhereTheNextBegins) {
   Layout layout;
   layout.add_segment(kBase, segment_of(20 * kMiB));
   layout.add_block(kBase, 4 * kMiB);
@@ -218,25 +219,25 @@ TEST(ABlockEndsWhereTheNextBegins) {
   layout.add_block(kBase + 8 * kMiB, 4 * kMiB);
   layout.remove_block(kBase + 4 * kMiB);
   layout.add_block(kBase + 4 * kMiB, 3 * kMiB); // 1 MiB is left: stays with it
-  EXPECT(size_at(layout, kBase + 4 * kMiB) == 4 * kMiB);
+  EXPECT_TRUE(size_at(layout, kBase + 4 * kMiB) == 4 * kMiB);
 }
 
-TEST(RangesCoverTheSegment) {
+TEST(LayoutAndPolicy, RangesCoverTheSegment) {
   Layout layout;
   layout.add_segment(kBase, segment_of(2 * kMiB));
   layout.add_block(kBase + 512, 512);
   layout.add_block(kBase + 2048, 512);
   const std::vector<long> expected{
       512, -512, 1024, -512, static_cast<long>(2 * kMiB) - 2560};
-  EXPECT(shape(layout, kBase) == expected);
+  EXPECT_TRUE(shape(layout, kBase) == expected);
   layout.remove_block(kBase + 512);
   layout.remove_block(kBase + 2048);
-  EXPECT((shape(layout, kBase) == std::vector<long>{2 * long(kMiB)}));
+  EXPECT_TRUE((shape(layout, kBase) == std::vector<long>{2 * long(kMiB)}));
 }
 
 // --- the window ---
 
-TEST(EvictsTheLeastRecentlyUsed) {
+TEST(LayoutAndPolicy, EvictsTheLeastRecentlyUsed) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   std::vector<Page*> pages;
@@ -244,14 +245,14 @@ TEST(EvictsTheLeastRecentlyUsed) {
     const uint64_t uses[] = {5, 3, 9, 1, 7};
     pages.push_back(world.put(kBase + i * 4 * kMiB, 4 * kMiB, uses[i]));
   }
-  EXPECT((world.window(4 * kMiB) == std::set<Page*>{pages[3]}));
-  EXPECT((world.window(2 * kMiB) == std::set<Page*>{pages[3]}));
+  EXPECT_TRUE((world.window(4 * kMiB) == std::set<Page*>{pages[3]}));
+  EXPECT_TRUE((world.window(2 * kMiB) == std::set<Page*>{pages[3]}));
   // The window's most recent use counts: {0, 1} has 5, {3, 4} 7.
-  EXPECT((world.window(8 * kMiB) == std::set<Page*>{pages[0], pages[1]}));
-  EXPECT(world.window(20 * kMiB).size() == 5);
+  EXPECT_TRUE((world.window(8 * kMiB) == std::set<Page*>{pages[0], pages[1]}));
+  EXPECT_TRUE(world.window(20 * kMiB).size() == 5);
 }
 
-TEST(TheMostRecentUseInAWindowCounts) {
+TEST(LayoutAndPolicy, TheMostRecentUseInAWindowCounts) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.put(kBase, 4 * kMiB, 9);
@@ -259,103 +260,104 @@ TEST(TheMostRecentUseInAWindowCounts) {
   world.put(kBase + 8 * kMiB, 4 * kMiB, 1, /*evictable=*/false);
   Page* one = world.put(kBase + 12 * kMiB, 4 * kMiB, 2);
   Page* two = world.put(kBase + 16 * kMiB, 4 * kMiB, 3);
-  EXPECT((world.window(8 * kMiB) == std::set<Page*>{one, two}));
+  EXPECT_TRUE((world.window(8 * kMiB) == std::set<Page*>{one, two}));
 }
 
-TEST(CountsFreeNeighbours) {
+TEST(LayoutAndPolicy, CountsFreeNeighbours) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.put(kBase, 8 * kMiB, 1); // the oldest, but 8 MiB are not enough
   Page* recent = world.put(kBase + 8 * kMiB, 4 * kMiB, 2);
   // 8 MiB free behind it
-  EXPECT((world.window(12 * kMiB) == std::set<Page*>{recent}));
+  EXPECT_TRUE((world.window(12 * kMiB) == std::set<Page*>{recent}));
 }
 
-TEST(CountsFreeNeighboursOnBothSides) {
+TEST(LayoutAndPolicy, CountsFreeNeighboursOnBothSides) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   Page* first = world.put(kBase, 4 * kMiB, 1);
   Page* middle = world.put(kBase + 8 * kMiB, 4 * kMiB, 5);
   Page* last = world.put(kBase + 16 * kMiB, 4 * kMiB, 6);
-  EXPECT(
+  EXPECT_TRUE(
       (world.window(12 * kMiB) == std::set<Page*>{middle}) ||
       (world.window(12 * kMiB) == std::set<Page*>{first, middle}));
-  EXPECT((world.window(8 * kMiB) == std::set<Page*>{first}));
-  EXPECT((world.window(20 * kMiB) == std::set<Page*>{first, middle, last}));
+  EXPECT_TRUE((world.window(8 * kMiB) == std::set<Page*>{first}));
+  EXPECT_TRUE(
+      (world.window(20 * kMiB) == std::set<Page*>{first, middle, last}));
 }
 
-TEST(PrefersTheOldAndThenTheFewBytes) {
+TEST(LayoutAndPolicy, PrefersTheOldAndThenTheFewBytes) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.put(kBase, 8 * kMiB, 4);
   Page* small = world.put(kBase + 8 * kMiB, 4 * kMiB, 4);
   world.put(kBase + 12 * kMiB, 8 * kMiB, 4);
-  EXPECT((world.window(4 * kMiB) == std::set<Page*>{small}));
+  EXPECT_TRUE((world.window(4 * kMiB) == std::set<Page*>{small}));
 }
 
-TEST(RefusesPinnedAndForeignBlocks) {
+TEST(LayoutAndPolicy, RefusesPinnedAndForeignBlocks) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   Page* left = world.put(kBase, 4 * kMiB, 1);
   world.put(kBase + 4 * kMiB, 4 * kMiB, 1, /*evictable=*/false);
   world.layout.add_block(kBase + 8 * kMiB, 4 * kMiB); // not managed
   Page* right = world.put(kBase + 12 * kMiB, 8 * kMiB, 9);
-  EXPECT((world.window(4 * kMiB) == std::set<Page*>{left}));
-  EXPECT((world.window(8 * kMiB) == std::set<Page*>{right}));
-  EXPECT(world.window(12 * kMiB).empty());
+  EXPECT_TRUE((world.window(4 * kMiB) == std::set<Page*>{left}));
+  EXPECT_TRUE((world.window(8 * kMiB) == std::set<Page*>{right}));
+  EXPECT_TRUE(world.window(12 * kMiB).empty());
 }
 
-TEST(SeparatesStreams) {
+TEST(LayoutAndPolicy, SeparatesStreams) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB, 1));
   world.layout.add_segment(kBase + 100 * kMiB, segment_of(20 * kMiB, 2));
   Page* one = world.put(kBase, 20 * kMiB, 1);
   Page* two = world.put(kBase + 100 * kMiB, 20 * kMiB, 9);
-  EXPECT((world.window(4 * kMiB, 1) == std::set<Page*>{one}));
-  EXPECT((world.window(4 * kMiB, 2) == std::set<Page*>{two}));
-  EXPECT(world.window(4 * kMiB, 3).empty());
+  EXPECT_TRUE((world.window(4 * kMiB, 1) == std::set<Page*>{one}));
+  EXPECT_TRUE((world.window(4 * kMiB, 2) == std::set<Page*>{two}));
+  EXPECT_TRUE(world.window(4 * kMiB, 3).empty());
 }
 
-TEST(SeparatesPrivatePools) {
+TEST(LayoutAndPolicy, SeparatesPrivatePools) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB, 0, true));
   world.put(kBase, 20 * kMiB, 1);
-  EXPECT(world.window(4 * kMiB).empty());
-  EXPECT(world.segments(4 * kMiB).empty());
+  EXPECT_TRUE(world.window(4 * kMiB).empty());
+  EXPECT_TRUE(world.segments(4 * kMiB).empty());
 }
 
-TEST(SeparatesSmallAndLargeSegments) {
+TEST(LayoutAndPolicy, SeparatesSmallAndLargeSegments) {
   World world;
   world.layout.add_segment(kBase, segment_of(2 * kMiB));
   world.layout.add_segment(kBase + 100 * kMiB, segment_of(20 * kMiB));
   Page* small = world.put(kBase, kMiB, 9);
   Page* large = world.put(kBase + 100 * kMiB, 20 * kMiB, 1);
-  EXPECT(
+  EXPECT_TRUE(
       (world.window(kMiB) == std::set<Page*>{}) ||
       (world.window(kMiB) == std::set<Page*>{small}));
-  EXPECT((world.window(2 * kMiB) == std::set<Page*>{large}));
-  EXPECT(world.window(kMiB).count(large) == 0);
+  EXPECT_TRUE((world.window(2 * kMiB) == std::set<Page*>{large}));
+  EXPECT_TRUE(world.window(kMiB).count(large) == 0);
 }
 
-TEST(NoSegmentIsLargeEnough) {
+TEST(LayoutAndPolicy, NoSegmentIsLargeEnough) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.put(kBase, 20 * kMiB, 1);
-  EXPECT(world.window(21 * kMiB).empty());
+  EXPECT_TRUE(world.window(21 * kMiB).empty());
 }
 
-TEST(NeverSpansSegments) {
+TEST(LayoutAndPolicy, NeverSpansSegments) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.layout.add_segment(kBase + 20 * kMiB, segment_of(20 * kMiB));
   world.put(kBase, 20 * kMiB, 1);
   world.put(kBase + 20 * kMiB, 20 * kMiB, 1);
-  EXPECT(world.window(24 * kMiB).empty());
+  EXPECT_TRUE(world.window(24 * kMiB).empty());
 }
 
 // --- whole segments ---
 
-TEST(FreesTheOldestSegments) {
+TEST(LayoutAndPolicy, FreesTheOldestSegments) {
   World world;
   std::vector<Page*> pages;
   for (size_t i = 0; i < 3; ++i) {
@@ -364,71 +366,68 @@ TEST(FreesTheOldestSegments) {
     world.layout.add_segment(at, segment_of(20 * kMiB));
     pages.push_back(world.put(at, 16 * kMiB, uses[i]));
   }
-  EXPECT((world.segments(20 * kMiB) == std::set<Page*>{pages[1]}));
-  EXPECT((world.segments(21 * kMiB) == std::set<Page*>{pages[1], pages[2]}));
-  EXPECT(world.segments(60 * kMiB).size() == 3);
-  EXPECT(world.segments(61 * kMiB).empty());
+  EXPECT_TRUE((world.segments(20 * kMiB) == std::set<Page*>{pages[1]}));
+  EXPECT_TRUE(
+      (world.segments(21 * kMiB) == std::set<Page*>{pages[1], pages[2]}));
+  EXPECT_TRUE(world.segments(60 * kMiB).size() == 3);
+  EXPECT_TRUE(world.segments(61 * kMiB).empty());
 }
 
-TEST(EmptySegmentsCountAsFree) {
+TEST(LayoutAndPolicy, EmptySegmentsCountAsFree) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.layout.add_segment(kBase + 100 * kMiB, segment_of(20 * kMiB));
   Page* page = world.put(kBase + 100 * kMiB, 20 * kMiB, 1);
-  EXPECT(world.segments(20 * kMiB).empty()); // nothing needs to be evicted
-  EXPECT((world.segments(40 * kMiB) == std::set<Page*>{page}));
+  EXPECT_TRUE(world.segments(20 * kMiB).empty()); // nothing needs to be evicted
+  EXPECT_TRUE((world.segments(40 * kMiB) == std::set<Page*>{page}));
 }
 
-TEST(SegmentsWithAPinnedBlockStay) {
+TEST(LayoutAndPolicy, SegmentsWithAPinnedBlockStay) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   world.put(kBase, 4 * kMiB, 1);
   world.put(kBase + 4 * kMiB, 4 * kMiB, 1, /*evictable=*/false);
-  EXPECT(world.segments(4 * kMiB).empty());
+  EXPECT_TRUE(world.segments(4 * kMiB).empty());
 }
 
-TEST(SegmentsOfAllStreamsCanBeFreed) {
+TEST(LayoutAndPolicy, SegmentsOfAllStreamsCanBeFreed) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB, 1));
   world.layout.add_segment(kBase + 100 * kMiB, segment_of(20 * kMiB, 2));
   world.put(kBase, 20 * kMiB, 1);
   world.put(kBase + 100 * kMiB, 20 * kMiB, 2);
-  EXPECT(world.segments(40 * kMiB).size() == 2);
+  EXPECT_TRUE(world.segments(40 * kMiB).size() == 2);
 }
 
-TEST(GapsAreFoundWhereARequestCanBeServed) {
+TEST(LayoutAndPolicy, GapsAreFoundWhereARequestCanBeServed) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB, 7));
   world.put(kBase + 4 * kMiB, 12 * kMiB, 1);
-  EXPECT(world.layout.has_gap(4 * kMiB, 7));
-  EXPECT(!world.layout.has_gap(4 * kMiB, 8)); // another stream's
-  EXPECT(!world.layout.has_gap(kMinBlockSize, 7)); // a large segment
-  EXPECT(!world.layout.has_gap(5 * kMiB, 7)); // two gaps of 4 MiB
-  EXPECT(world.layout.allocated() == 12 * kMiB);
-  EXPECT(world.layout.empty() == 0);
+  EXPECT_TRUE(world.layout.has_gap(4 * kMiB, 7));
+  EXPECT_TRUE(!world.layout.has_gap(4 * kMiB, 8)); // another stream's
+  EXPECT_TRUE(!world.layout.has_gap(kMinBlockSize, 7)); // a large segment
+  EXPECT_TRUE(!world.layout.has_gap(5 * kMiB, 7)); // two gaps of 4 MiB
+  EXPECT_TRUE(world.layout.allocated() == 12 * kMiB);
+  EXPECT_TRUE(world.layout.empty() == 0);
   world.layout.remove_block(kBase + 4 * kMiB);
-  EXPECT(world.layout.allocated() == 0);
-  EXPECT(world.layout.empty() == 20 * kMiB);
+  EXPECT_TRUE(world.layout.allocated() == 0);
+  EXPECT_TRUE(world.layout.empty() == 20 * kMiB);
 }
 
 // --- use ---
 
-TEST(OperatorsMarkWhatTheyUse) {
+TEST(LayoutAndPolicy, OperatorsMarkWhatTheyUse) {
   World world;
   world.layout.add_segment(kBase, segment_of(20 * kMiB));
   Page* one = world.put(kBase, 10 * kMiB, 0);
   Page* two = world.put(kBase + 10 * kMiB, 10 * kMiB, 0);
   Actions actions;
   world.policy->on_operator({1, 0, {{one, false}, {two, true}}}, actions);
-  EXPECT(one->last_use == two->last_use && one->last_use > 0);
+  EXPECT_TRUE(one->last_use == two->last_use && one->last_use > 0);
   world.policy->on_operator({2, 0, {{one, false}}}, actions);
-  EXPECT(one->last_use > two->last_use);
-  EXPECT((world.window(10 * kMiB) == std::set<Page*>{two}));
-  EXPECT(actions.evict.empty() && actions.fetch.empty());
+  EXPECT_TRUE(one->last_use > two->last_use);
+  EXPECT_TRUE((world.window(10 * kMiB) == std::set<Page*>{two}));
+  EXPECT_TRUE(actions.evict.empty() && actions.fetch.empty());
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

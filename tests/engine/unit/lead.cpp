@@ -2,7 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCoreLead.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +27,7 @@ size_t longest_lead(size_t operators, size_t bytes) {
   for (size_t i = 1; i <= operators; ++i) {
     if (lead.add(op)) {
       if (const auto mark = lead.put(i)) {
-        EXPECT(*mark > waited_for);
+        EXPECT_TRUE(*mark > waited_for);
         waited_for = *mark;
       }
     }
@@ -36,55 +36,51 @@ size_t longest_lead(size_t operators, size_t bytes) {
   return longest;
 }
 
-TEST(LargeOperatorsAreCounted) {
+TEST(TheLead, LargeOperatorsAreCounted) {
   const size_t longest = longest_lead(100, 1024 * kMiB);
-  EXPECT(longest >= 16);
-  EXPECT(longest <= 20);
+  EXPECT_TRUE(longest >= 16);
+  EXPECT_TRUE(longest <= 20);
 }
 
-TEST(OfSmallOperatorsTheBytesAreCounted) {
+TEST(TheLead, OfSmallOperatorsTheBytesAreCounted) {
   const size_t longest = longest_lead(100'000, kMiB);
-  EXPECT(longest >= 1024);
-  EXPECT(longest <= 1280);
+  EXPECT_TRUE(longest >= 1024);
+  EXPECT_TRUE(longest <= 1280);
 }
 
-TEST(OperatorsThatTouchNothingNeverWait) {
-  EXPECT(longest_lead(100'000, 0) == 100'000);
+TEST(TheLead, OperatorsThatTouchNothingNeverWait) {
+  EXPECT_TRUE(longest_lead(100'000, 0) == 100'000);
 }
 
-TEST(TheOldestMarkIsOvertaken) {
+TEST(TheLead, TheOldestMarkIsOvertaken) {
   Lead<size_t> lead;
   for (size_t mark = 1; mark <= 4; ++mark) {
-    EXPECT(!lead.put(mark));
+    EXPECT_TRUE(!lead.put(mark));
   }
-  EXPECT(lead.put(5) == 1);
-  EXPECT(lead.put(6) == 2);
+  EXPECT_TRUE(lead.put(5) == 1);
+  EXPECT_TRUE(lead.put(6) == 2);
 }
 
-TEST(AMarkBeginsAnotherGroup) {
+TEST(TheLead, AMarkBeginsAnotherGroup) {
   Page page;
   page.bytes = 1024 * kMiB;
   Operator op;
   op.uses.push_back({&page, false});
   Lead<size_t> lead;
   for (size_t group = 0; group < 2; ++group) {
-    EXPECT(!lead.add(op) && !lead.add(op) && !lead.add(op));
-    EXPECT(lead.add(op));
+    EXPECT_TRUE(!lead.add(op) && !lead.add(op) && !lead.add(op));
+    EXPECT_TRUE(lead.add(op));
     lead.put(group);
   }
 }
 
-TEST(WhatWasClearedIsNotWaitedFor) {
+TEST(TheLead, WhatWasClearedIsNotWaitedFor) {
   Lead<size_t> lead;
   for (size_t mark = 1; mark <= 4; ++mark) {
-    EXPECT(!lead.put(mark));
+    EXPECT_TRUE(!lead.put(mark));
   }
   lead.clear();
-  EXPECT(!lead.put(5));
+  EXPECT_TRUE(!lead.put(5));
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

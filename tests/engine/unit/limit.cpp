@@ -2,7 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCoreLimit.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <limits>
@@ -36,96 +36,92 @@ size_t operators_until_due(Limit& limit, size_t most) {
   return 0;
 }
 
-TEST(TheDefaultIsAShareOfWhatIsFreeAndReserved) {
-  EXPECT(by_default().bytes() == 76'000);
+TEST(TheLimit, TheDefaultIsAShareOfWhatIsFreeAndReserved) {
+  EXPECT_TRUE(by_default().bytes() == 76'000);
   Limit limit;
   limit.set(kTotal, kAny, /*is_default=*/true, {10'000, 30'000});
-  EXPECT(limit.bytes() == 38'000);
+  EXPECT_TRUE(limit.bytes() == 38'000);
   limit.set(kTotal, 20'000, /*is_default=*/true, {10'000, 30'000});
-  EXPECT(limit.bytes() == 20'000);
+  EXPECT_TRUE(limit.bytes() == 20'000);
 }
 
-TEST(TheFractionGivesTheBytes) {
+TEST(TheLimit, TheFractionGivesTheBytes) {
   for (const size_t bytes : {size_t{1}, size_t{33'333}, kTotal - 1, kTotal}) {
     const double fraction = by_the_program(bytes).fraction();
-    EXPECT(fraction <= 1);
-    EXPECT(static_cast<size_t>(fraction * kTotal) == bytes);
+    EXPECT_TRUE(fraction <= 1);
+    EXPECT_TRUE(static_cast<size_t>(fraction * kTotal) == bytes);
   }
 }
 
-TEST(NothingChangesWhileHalfOfTheRestIsFree) {
+TEST(TheLimit, NothingChangesWhileHalfOfTheRestIsFree) {
   Limit limit = by_default();
-  EXPECT(!limit.look({4'000, 76'000}));
-  EXPECT(!limit.look({2'000, 76'000}));
-  EXPECT(!limit.look({40'000, 38'000}));
-  EXPECT(!limit.look_before_growth({42'000, 36'000}, 40'000));
-  EXPECT(limit.bytes() == 76'000);
+  EXPECT_TRUE(!limit.look({4'000, 76'000}));
+  EXPECT_TRUE(!limit.look({2'000, 76'000}));
+  EXPECT_TRUE(!limit.look({40'000, 38'000}));
+  EXPECT_TRUE(!limit.look_before_growth({42'000, 36'000}, 40'000));
+  EXPECT_TRUE(limit.bytes() == 76'000);
 }
 
-TEST(ItSinksUntilTheRestIsFreeAgain) {
+TEST(TheLimit, ItSinksUntilTheRestIsFreeAgain) {
   Limit limit = by_default();
-  EXPECT(limit.look({1'000, 76'000}));
-  EXPECT(limit.bytes() == 77'000 / 100 * 95);
-  EXPECT(!limit.look({77'000 - limit.bytes(), limit.bytes()}));
+  EXPECT_TRUE(limit.look({1'000, 76'000}));
+  EXPECT_TRUE(limit.bytes() == 77'000 / 100 * 95);
+  EXPECT_TRUE(!limit.look({77'000 - limit.bytes(), limit.bytes()}));
 }
 
-TEST(GrowthThatWouldTakeTheRestIsNoticed) {
+TEST(TheLimit, GrowthThatWouldTakeTheRestIsNoticed) {
   Limit limit = by_default();
-  EXPECT(!limit.look({30'000, 40'000}));
-  EXPECT(limit.look_before_growth({30'000, 40'000}, 29'000));
-  EXPECT(limit.bytes() == 66'500);
+  EXPECT_TRUE(!limit.look({30'000, 40'000}));
+  EXPECT_TRUE(limit.look_before_growth({30'000, 40'000}, 29'000));
+  EXPECT_TRUE(limit.bytes() == 66'500);
 }
 
-TEST(ItRisesWhenMuchIsFree) {
+TEST(TheLimit, ItRisesWhenMuchIsFree) {
   Limit limit = by_default();
-  EXPECT(limit.look({0, 40'000}));
-  EXPECT(limit.bytes() == 38'000);
-  EXPECT(!limit.look({3'500, 38'000}));
-  EXPECT(limit.look({42'000, 38'000}));
-  EXPECT(limit.bytes() == 76'000);
+  EXPECT_TRUE(limit.look({0, 40'000}));
+  EXPECT_TRUE(limit.bytes() == 38'000);
+  EXPECT_TRUE(!limit.look({3'500, 38'000}));
+  EXPECT_TRUE(limit.look({42'000, 38'000}));
+  EXPECT_TRUE(limit.bytes() == 76'000);
 }
 
-TEST(WhatTheProgramSetIsTakenAtItsWord) {
+TEST(TheLimit, WhatTheProgramSetIsTakenAtItsWord) {
   Limit limit = by_the_program(79'000);
-  EXPECT(!limit.follows());
-  EXPECT(operators_until_due(limit, 100'000) == 0);
-  EXPECT(!limit.look_before_growth({1'000, 60'000}, 1'000));
-  EXPECT(limit.bytes() == 79'000);
+  EXPECT_TRUE(!limit.follows());
+  EXPECT_TRUE(operators_until_due(limit, 100'000) == 0);
+  EXPECT_TRUE(!limit.look_before_growth({1'000, 60'000}, 1'000));
+  EXPECT_TRUE(limit.bytes() == 79'000);
 }
 
-TEST(ARefusalIsLearned) {
+TEST(TheLimit, ARefusalIsLearned) {
   Limit limit = by_the_program(79'000);
-  EXPECT(limit.learn_refusal({1'000, 60'000}, 2'000));
-  EXPECT(limit.bytes() == 61'000 / 100 * 95);
-  EXPECT(limit.follows());
+  EXPECT_TRUE(limit.learn_refusal({1'000, 60'000}, 2'000));
+  EXPECT_TRUE(limit.bytes() == 61'000 / 100 * 95);
+  EXPECT_TRUE(limit.follows());
   // It never rises above what was set.
-  EXPECT(limit.look({20'000, 60'000}));
-  EXPECT(limit.bytes() == 76'000);
+  EXPECT_TRUE(limit.look({20'000, 60'000}));
+  EXPECT_TRUE(limit.bytes() == 76'000);
   Limit lower = by_the_program(50'000);
-  EXPECT(lower.learn_refusal({0, 20'000}, 1'000));
-  EXPECT(lower.bytes() == 19'000);
-  EXPECT(lower.look({60'000, 20'000}));
-  EXPECT(lower.bytes() == 50'000);
-  EXPECT(!lower.follows());
+  EXPECT_TRUE(lower.learn_refusal({0, 20'000}, 1'000));
+  EXPECT_TRUE(lower.bytes() == 19'000);
+  EXPECT_TRUE(lower.look({60'000, 20'000}));
+  EXPECT_TRUE(lower.bytes() == 50'000);
+  EXPECT_TRUE(!lower.follows());
 }
 
-TEST(ARefusalWithoutReasonIsTriedAgainEverMoreSeldom) {
+TEST(TheLimit, ARefusalWithoutReasonIsTriedAgainEverMoreSeldom) {
   Limit limit = by_default();
   const Limit::Card card{50'000, 30'000};
   size_t last = 0;
   for (int i = 0; i < 5; ++i) {
-    EXPECT(limit.learn_refusal(card, 2'000));
-    EXPECT(limit.bytes() < 32'000); // the same request has to make room
+    EXPECT_TRUE(limit.learn_refusal(card, 2'000));
+    EXPECT_TRUE(limit.bytes() < 32'000); // the same request has to make room
     const size_t operators = operators_until_due(limit, 1'000'000);
-    EXPECT(operators >= 2 * last && operators > 0);
+    EXPECT_TRUE(operators >= 2 * last && operators > 0);
     last = operators;
-    EXPECT(limit.look(card));
-    EXPECT(limit.bytes() == 76'000);
+    EXPECT_TRUE(limit.look(card));
+    EXPECT_TRUE(limit.bytes() == 76'000);
   }
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

@@ -3,7 +3,7 @@
 
 #include <ATen/cuda/detail/LMSCorePlannedPolicy.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 #include "machine.h"
 
 #include <algorithm>
@@ -158,19 +158,19 @@ class Accumulation : public Driver {
 
 constexpr uint64_t kManyMicroBatches = 20'000; // of ten operators each
 
-TEST(ManyMicroBatchesAndAStepAreOneCycle) {
+TEST(LongCycles, ManyMicroBatchesAndAStepAreOneCycle) {
   Accumulation training(kManyMicroBatches);
-  EXPECT(training.length() > History::kAlways);
+  EXPECT_TRUE(training.length() > History::kAlways);
   for (int step = 0; step < 5; ++step) {
     training.step();
   }
-  EXPECT(training.policy.history().lag() == training.length());
-  EXPECT(!training.choices.empty()); // something moves
-  EXPECT(training.demanded == 0);
-  EXPECT(training.policy.history().bytes() < History::kMostBytes);
+  EXPECT_TRUE(training.policy.history().lag() == training.length());
+  EXPECT_TRUE(!training.choices.empty()); // something moves
+  EXPECT_TRUE(training.demanded == 0);
+  EXPECT_TRUE(training.policy.history().bytes() < History::kMostBytes);
 }
 
-TEST(WhatIsKeptShrinksWithoutALongCycle) {
+TEST(LongCycles, WhatIsKeptShrinksWithoutALongCycle) {
   Accumulation training(kManyMicroBatches);
   Page other;
   other.id = 1'000;
@@ -180,32 +180,32 @@ TEST(WhatIsKeptShrinksWithoutALongCycle) {
     training.step();
   }
   const size_t kept = training.policy.history().bytes();
-  EXPECT(training.policy.history().has(
+  EXPECT_TRUE(training.policy.history().has(
       training.policy.history().now() - training.length()));
   for (uint64_t i = 0; i < 3 * training.length(); ++i) {
     training.run(3, {&other});
   }
-  EXPECT(training.policy.history().bytes() < kept);
-  EXPECT(training.policy.history().has(
+  EXPECT_TRUE(training.policy.history().bytes() < kept);
+  EXPECT_TRUE(training.policy.history().has(
       training.policy.history().now() - History::kAlways + 1));
-  EXPECT(!training.policy.history().has(
+  EXPECT_TRUE(!training.policy.history().has(
       training.policy.history().now() - History::kAlways - 1));
   training.policy.on_death(&other);
 }
 
 constexpr uint64_t kMostWork = 1 << 13; // steps
 
-TEST(NoOperatorDoesMoreThanAPartOfThePlanning) {
+TEST(LongCycles, NoOperatorDoesMoreThanAPartOfThePlanning) {
   Accumulation training(kManyMicroBatches);
   for (int step = 0; step < 5; ++step) {
     training.step();
   }
-  EXPECT(!training.drafts.empty());
-  EXPECT(training.most_work > 0 && training.most_work <= kMostWork);
+  EXPECT_TRUE(!training.drafts.empty());
+  EXPECT_TRUE(training.most_work > 0 && training.most_work <= kMostWork);
 }
 
 // After one operator there is room for thousands of pages again.
-TEST(NoOperatorAsksForThousandsOfPages) {
+TEST(LongCycles, NoOperatorAsksForThousandsOfPages) {
   constexpr uint64_t kPages = 20'000;
   Driver driver(kPages * 3 / 2);
   std::vector<Page*> pages;
@@ -221,14 +221,14 @@ TEST(NoOperatorAsksForThousandsOfPages) {
     driver.run(2, {large});
     driver.policy.on_death(large);
   }
-  EXPECT(!driver.drafts.empty());
-  EXPECT(driver.choices.size() > kPages);
-  EXPECT(driver.demanded == 0);
-  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
+  EXPECT_TRUE(!driver.drafts.empty());
+  EXPECT_TRUE(driver.choices.size() > kPages);
+  EXPECT_TRUE(driver.demanded == 0);
+  EXPECT_TRUE(driver.most_work > 0 && driver.most_work <= kMostWork);
 }
 
 // However many there are besides, the plan is made at once.
-TEST(PagesOutsideOfAShortCycleMakeNoWork) {
+TEST(LongCycles, PagesOutsideOfAShortCycleMakeNoWork) {
   Driver driver(1'000);
   for (uint64_t i = 0; i < 20'000; ++i) {
     driver.run(1, {driver.make(1)});
@@ -237,13 +237,13 @@ TEST(PagesOutsideOfAShortCycleMakeNoWork) {
   for (uint64_t i = 0; i < 100; ++i) {
     driver.run(2, {pages[i % 2]});
   }
-  EXPECT(!driver.choices.empty());
-  EXPECT(driver.most_work > 0 && driver.most_work <= kMostWork);
+  EXPECT_TRUE(!driver.choices.empty());
+  EXPECT_TRUE(driver.most_work > 0 && driver.most_work <= kMostWork);
 }
 
 // Other threads' operators come between the parts, and pages come and go. The
 // plan is that of the operator it was begun with.
-TEST(APlanIsTheSameWhateverComesMeanwhile) {
+TEST(LongCycles, APlanIsTheSameWhateverComesMeanwhile) {
   Accumulation alone(kManyMicroBatches);
   alone.after_draft = [&] { alone.replace_pages(); };
   Accumulation disturbed(kManyMicroBatches);
@@ -259,7 +259,7 @@ TEST(APlanIsTheSameWhateverComesMeanwhile) {
     alone.step();
     disturbed.step();
   }
-  EXPECT(disturbed.drafts == alone.drafts && !alone.drafts.empty());
+  EXPECT_TRUE(disturbed.drafts == alone.drafts && !alone.drafts.empty());
   // Once all has been done that the plan came too late for.
   const uint64_t begin = alone.drafts.front() + alone.length() / 2;
   const auto since = [begin](const Driver& driver) {
@@ -270,11 +270,11 @@ TEST(APlanIsTheSameWhateverComesMeanwhile) {
             choices.begin(), choices.end(), std::pair(begin, uint64_t{0})));
     return choices;
   };
-  EXPECT(!since(alone).empty());
-  EXPECT(since(alone) == since(disturbed));
+  EXPECT_TRUE(!since(alone).empty());
+  EXPECT_TRUE(since(alone) == since(disturbed));
 }
 
-TEST(ADraftOfASequenceThatHasEndedIsDropped) {
+TEST(LongCycles, ADraftOfASequenceThatHasEndedIsDropped) {
   Accumulation training(kManyMicroBatches);
   Page other;
   other.id = 1'000;
@@ -289,13 +289,13 @@ TEST(ADraftOfASequenceThatHasEndedIsDropped) {
   for (int step = 0; step < 4; ++step) {
     training.step();
   }
-  EXPECT(ended >= 4);
+  EXPECT_TRUE(ended >= 4);
   const size_t drafts = training.drafts.size();
   for (int step = 0; step < 3; ++step) {
     training.step();
   }
-  EXPECT(training.drafts.size() > drafts);
-  EXPECT(training.demanded == 0);
+  EXPECT_TRUE(training.drafts.size() > drafts);
+  EXPECT_TRUE(training.demanded == 0);
   training.policy.on_death(&other);
 }
 
@@ -313,7 +313,7 @@ void run_micro_batch(Machine& machine, const std::vector<Page*>& weights) {
   }
 }
 
-TEST(WhatComesLongBeforeItsUseTakesNobodysRoom) {
+TEST(LongCycles, WhatComesLongBeforeItsUseTakesNobodysRoom) {
   constexpr uint64_t kMicroBatches = 4'000; // 32,000 operators
   Machine machine(71); // 70 for the plan, 62 without a typical page
   std::vector<Page*> weights;
@@ -333,12 +333,12 @@ TEST(WhatComesLongBeforeItsUseTakesNobodysRoom) {
     }
   }
   const Moved moved = machine.moved() - before;
-  EXPECT(moved.ahead >= 30); // the moments
-  EXPECT(moved.in < kMicroBatches * 8 / 5);
+  EXPECT_TRUE(moved.ahead >= 30); // the moments
+  EXPECT_TRUE(moved.in < kMicroBatches * 8 / 5);
 }
 
 // The history is bounded in bytes: an operator may use thousands of pages.
-TEST(AHistoryOfLongListsIsBounded) {
+TEST(LongCycles, AHistoryOfLongListsIsBounded) {
   PlannedPolicy policy;
   std::deque<Page> pages(20'000);
   Operator op;
@@ -351,12 +351,8 @@ TEST(AHistoryOfLongListsIsBounded) {
     Actions actions;
     policy.on_operator(op, actions);
   }
-  EXPECT(policy.history().bytes() <= History::kMostBytes);
-  EXPECT(policy.history().has(policy.history().now() - 100));
+  EXPECT_TRUE(policy.history().bytes() <= History::kMostBytes);
+  EXPECT_TRUE(policy.history().has(policy.history().now() - 100));
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

@@ -2,7 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
@@ -92,7 +92,7 @@ class Machine {
         std::find_if(alive_.begin(), alive_.end(), [&](const auto& alive) {
           return alive.get() == page;
         });
-    EXPECT(found != alive_.end()); // the policy names no page that is dead
+    EXPECT_TRUE(found != alive_.end()); // the policy names no page that is dead
     return found;
   }
 

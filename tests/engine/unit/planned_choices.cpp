@@ -57,7 +57,7 @@ struct Turns {
         return wanted.fetch.back();
       }
     }
-    EXPECT(!"found");
+    EXPECT_TRUE(!"found");
     return layers.front();
   }
   // Used so many operators ago, or needed.
@@ -69,8 +69,8 @@ struct Turns {
   }
   // It has to be evicted against the plan.
   void drive_out(Page* page) {
-    EXPECT(page->resident);
-    EXPECT((window(page, nullptr) == std::vector<Page*>{page}));
+    EXPECT_TRUE(page->resident);
+    EXPECT_TRUE((window(page, nullptr) == std::vector<Page*>{page}));
     page->resident = page->evictable = false;
   }
   // What is chosen where there is nothing but the page's memory.
@@ -87,42 +87,42 @@ struct Turns {
   }
 };
 
-TEST(AFetchEvictsOnlyWhatComesBackMuchLater) {
+TEST(PlannedChoices, AFetchEvictsOnlyWhatComesBackMuchLater) {
   Turns turns(20);
   const auto away = std::partition(
       turns.layers.begin(), turns.layers.end(), [](const Page* page) {
         return page->resident;
       });
-  EXPECT(away != turns.layers.begin() && away != turns.layers.end());
+  EXPECT_TRUE(away != turns.layers.begin() && away != turns.layers.end());
   for (auto stays = turns.layers.begin(); stays != away; ++stays) {
-    EXPECT((*stays)->next_use != Page::kNever);
+    EXPECT_TRUE((*stays)->next_use != Page::kNever);
     for (auto comes = away; comes != turns.layers.end(); ++comes) {
       const bool is_later = (*stays)->next_use > (*comes)->next_use + 20 / 4;
-      EXPECT(turns.window(*stays, *comes).empty() == !is_later);
+      EXPECT_TRUE(turns.window(*stays, *comes).empty() == !is_later);
     }
-    EXPECT((turns.window(*stays, nullptr) == std::vector<Page*>{*stays}));
+    EXPECT_TRUE((turns.window(*stays, nullptr) == std::vector<Page*>{*stays}));
   }
 }
 
-TEST(WhatIsEvictedIsNotAskedForAgainAtOnce) {
+TEST(PlannedChoices, WhatIsEvictedIsNotAskedForAgainAtOnce) {
   Turns turns(400);
   Page* page = turns.ask_until(100); // no stray would be asked for as early
   page->resident = page->evictable = true;
   turns.drive_out(page);
-  EXPECT(!contains(turns.ask().fetch, page));
+  EXPECT_TRUE(!contains(turns.ask().fetch, page));
 }
 
-TEST(WhatHasBeenUsedIsNotAskedForAnyMore) {
+TEST(PlannedChoices, WhatHasBeenUsedIsNotAskedForAnyMore) {
   Turns turns(20);
   Page* first = turns.ask_until(4);
   Page* second = turns.history(2); // needed after all others
   turns.drive_out(second);
-  EXPECT((turns.ask().fetch == std::vector<Page*>{first, second}));
+  EXPECT_TRUE((turns.ask().fetch == std::vector<Page*>{first, second}));
   // Earlier than was foreseen.
-  EXPECT((turns.ask(second).fetch == std::vector<Page*>{first}));
+  EXPECT_TRUE((turns.ask(second).fetch == std::vector<Page*>{first}));
 }
 
-TEST(WhatStrayedComesBeforeWhatIsNeededMuchLater) {
+TEST(PlannedChoices, WhatStrayedComesBeforeWhatIsNeededMuchLater) {
   constexpr size_t kFar = 200; // operators
   size_t place = 0;
   {
@@ -138,10 +138,10 @@ TEST(WhatStrayedComesBeforeWhatIsNeededMuchLater) {
   Page* stray = turns.future(kFar / 2);
   turns.drive_out(stray);
   const auto wanted = turns.ask().fetch;
-  EXPECT(wanted.size() == 2 && wanted.front() == stray);
+  EXPECT_TRUE(wanted.size() == 2 && wanted.front() == stray);
 }
 
-TEST(WhatIsStillArrivingIsNoSoonerFree) {
+TEST(PlannedChoices, WhatIsStillArrivingIsNoSoonerFree) {
   constexpr size_t kBytes = 4 * kMinBlockSize;
   Page draining; // free when all that was sent is written back
   draining.draining = true;
@@ -164,13 +164,14 @@ TEST(WhatIsStillArrivingIsNoSoonerFree) {
   Request request{kBytes, 0};
   request.sent = kBytes;
   request.arrived = clean.arrives_at = 1;
-  EXPECT(policy->choose_window(layout, request) == std::vector<Page*>{&clean});
+  EXPECT_TRUE(
+      policy->choose_window(layout, request) == std::vector<Page*>{&clean});
   request.arrived = 0;
-  EXPECT(
+  EXPECT_TRUE(
       policy->choose_window(layout, request) == std::vector<Page*>{&draining});
 }
 
-TEST(WhatDiesLeavesBeforeWhatComesBack) {
+TEST(PlannedChoices, WhatDiesLeavesBeforeWhatComesBack) {
   // A page dies sooner than another is used again. But who evicts that one
   // has to copy it twice.
   Machine machine(1'000);
@@ -189,7 +190,7 @@ TEST(WhatDiesLeavesBeforeWhatComesBack) {
     machine.destroy(dying);
     moved = machine.moved() - before;
   }
-  EXPECT(moved.in == 0 && moved.out == 400);
+  EXPECT_TRUE(moved.in == 0 && moved.out == 400);
 }
 
 // The bytes that are paged in of `count` pages of two bytes, used in turn with
@@ -214,17 +215,13 @@ size_t tiny_traffic(int count) {
     machine.run(10, tiny, {});
     moved = machine.moved() - before;
   }
-  EXPECT(moved.in >= kLarge);
+  EXPECT_TRUE(moved.in >= kLarge);
   return moved.in % kLarge;
 }
 
-TEST(TinyPagesStayUnlessThereAreMany) {
-  EXPECT(tiny_traffic(100) == 0);
-  EXPECT(tiny_traffic(3'000) > 0);
+TEST(PlannedChoices, TinyPagesStayUnlessThereAreMany) {
+  EXPECT_TRUE(tiny_traffic(100) == 0);
+  EXPECT_TRUE(tiny_traffic(3'000) > 0);
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

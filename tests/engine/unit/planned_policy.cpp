@@ -74,30 +74,30 @@ class Training {
   std::vector<Page*> moments_;
 };
 
-TEST(WhatFitsDoesNotMove) {
+TEST(PlannedPolicy, WhatFitsDoesNotMove) {
   Machine machine(300);
   Training training(machine);
   for (int i = 0; i < 6; ++i) {
     training.iterate();
   }
-  EXPECT(machine.moved() == Moved{});
+  EXPECT_TRUE(machine.moved() == Moved{});
 }
 
-TEST(TheThirdIterationFollowsThePlan) {
+TEST(PlannedPolicy, TheThirdIterationFollowsThePlan) {
   for (const size_t capacity : {200, 120, 60}) {
     Machine machine(capacity);
     Training training(machine);
     training.iterate();
     training.iterate();
     const Moved third = training.iterate();
-    EXPECT(third.in > 0 && third.ahead * 10 >= third.in * 9);
+    EXPECT_TRUE(third.in > 0 && third.ahead * 10 >= third.in * 9);
     const Moved fourth = training.iterate();
-    EXPECT(fourth.in <= third.in && fourth.out <= third.out);
-    EXPECT(fourth == training.iterate());
+    EXPECT_TRUE(fourth.in <= third.in && fourth.out <= third.out);
+    EXPECT_TRUE(fourth == training.iterate());
   }
 }
 
-TEST(APlanMovesLessThanLeastRecentUse) {
+TEST(PlannedPolicy, APlanMovesLessThanLeastRecentUse) {
   // With less that is missing, the part that plans do without weighs more.
   for (const size_t capacity : {120, 60}) {
     Machine planned(capacity);
@@ -110,22 +110,22 @@ TEST(APlanMovesLessThanLeastRecentUse) {
       with_plan = one.iterate();
       without = other.iterate();
     }
-    EXPECT(with_plan.in + with_plan.out < without.in + without.out);
-    EXPECT(without.ahead == 0);
+    EXPECT_TRUE(with_plan.in + with_plan.out < without.in + without.out);
+    EXPECT_TRUE(without.ahead == 0);
   }
 }
 
-TEST(MostPagesAreFetchedBeforeTheyAreNeeded) {
+TEST(PlannedPolicy, MostPagesAreFetchedBeforeTheyAreNeeded) {
   Machine machine(60);
   Training training(machine);
   for (int i = 0; i < 4; ++i) {
     training.iterate();
   }
   const Moved moved = training.iterate();
-  EXPECT(moved.ahead * 2 > moved.in);
+  EXPECT_TRUE(moved.ahead * 2 > moved.in);
 }
 
-TEST(AnEvaluationInBetweenCostsThePlanButNothingElse) {
+TEST(PlannedPolicy, AnEvaluationInBetweenCostsThePlanButNothingElse) {
   Machine machine(120);
   Training training(machine);
   Moved planned;
@@ -135,10 +135,10 @@ TEST(AnEvaluationInBetweenCostsThePlanButNothingElse) {
   training.evaluate();
   training.iterate();
   training.iterate();
-  EXPECT(training.iterate().in <= planned.in + planned.in / 10);
+  EXPECT_TRUE(training.iterate().in <= planned.in + planned.in / 10);
 }
 
-TEST(APlanLearnsWhatFollowsTheEndOfItsCycle) {
+TEST(PlannedPolicy, APlanLearnsWhatFollowsTheEndOfItsCycle) {
   // The moments are used once in a cycle, so a plan made before their second
   // use does not know that there is one.
   Machine machine(60);
@@ -147,10 +147,10 @@ TEST(APlanLearnsWhatFollowsTheEndOfItsCycle) {
     training.iterate();
   }
   const Moved moved = training.iterate();
-  EXPECT(moved.ahead * 20 >= moved.in * 19);
+  EXPECT_TRUE(moved.ahead * 20 >= moved.in * 19);
 }
 
-TEST(LayersThatAreAlikeAreOneCycleTogether) {
+TEST(PlannedPolicy, LayersThatAreAlikeAreOneCycleTogether) {
   Machine machine(60);
   std::vector<Page*> weights;
   for (int i = 0; i < 20; ++i) {
@@ -164,14 +164,14 @@ TEST(LayersThatAreAlikeAreOneCycleTogether) {
     }
     passes[i % 2] = machine.moved() - before;
   }
-  EXPECT(passes[0] == passes[1]);
-  EXPECT(passes[0].in > 0 && passes[0].in <= 40); // all 80 without a plan
-  EXPECT(passes[0].ahead == passes[0].in);
+  EXPECT_TRUE(passes[0] == passes[1]);
+  EXPECT_TRUE(passes[0].in > 0 && passes[0].in <= 40); // all 80 without a plan
+  EXPECT_TRUE(passes[0].ahead == passes[0].in);
 }
 
 // The weights are frozen. The optimizer of something small makes its state in
 // the first iteration, which is longer for that.
-TEST(TheThirdIterationIsPlannedThoughTheFirstWasLonger) {
+TEST(PlannedPolicy, TheThirdIterationIsPlannedThoughTheFirstWasLonger) {
   Machine machine(120);
   std::vector<Page*> weights;
   for (int i = 0; i < 40; ++i) {
@@ -192,11 +192,11 @@ TEST(TheThirdIterationIsPlannedThoughTheFirstWasLonger) {
       machine.destroy(step);
     }
     const Moved moved = machine.moved() - before;
-    EXPECT(iteration < 2 || moved.ahead * 10 >= moved.in * 9);
+    EXPECT_TRUE(iteration < 2 || moved.ahead * 10 >= moved.in * 9);
   }
 }
 
-TEST(WhatRepeatsForAMomentDelaysNoPlan) {
+TEST(PlannedPolicy, WhatRepeatsForAMomentDelaysNoPlan) {
   Machine machine(120);
   Training training(machine);
   training.iterate();
@@ -209,10 +209,10 @@ TEST(WhatRepeatsForAMomentDelaysNoPlan) {
   }
   training.iterate();
   const Moved third = training.iterate();
-  EXPECT(third.in > 0 && third.ahead * 10 >= third.in * 9);
+  EXPECT_TRUE(third.in > 0 && third.ahead * 10 >= third.in * 9);
 }
 
-TEST(TwoModelsInTurnAreOneSequence) {
+TEST(PlannedPolicy, TwoModelsInTurnAreOneSequence) {
   Machine machine(200);
   Training one(machine);
   Training other(machine);
@@ -225,10 +225,10 @@ TEST(TwoModelsInTurnAreOneSequence) {
         first.ahead + second.ahead,
         first.out + second.out};
   }
-  EXPECT(both[0] == both[1]);
+  EXPECT_TRUE(both[0] == both[1]);
 }
 
-TEST(ManyPagesAreFetchedAfterOneOperator) {
+TEST(PlannedPolicy, ManyPagesAreFetchedAfterOneOperator) {
   Machine machine(64);
   std::vector<Page*> lists[3];
   for (auto& list : lists) {
@@ -244,12 +244,12 @@ TEST(ManyPagesAreFetchedAfterOneOperator) {
     }
     round = machine.moved() - before;
   }
-  EXPECT(round.in > 0 && round.ahead == round.in);
+  EXPECT_TRUE(round.in > 0 && round.ahead == round.in);
 }
 
 // Layers that are alike run in another order for once, and what the plan has in
 // mind for a page that dies early is never done.
-TEST(APageThatDiesBeforeThePlanBringsItBackIsForgotten) {
+TEST(PlannedPolicy, APageThatDiesBeforeThePlanBringsItBackIsForgotten) {
   constexpr size_t kLayers = 16;
   Machine machine(100);
   for (int step = 0; step < 12; ++step) {
@@ -267,24 +267,20 @@ TEST(APageThatDiesBeforeThePlanBringsItBackIsForgotten) {
       machine.destroy(page);
     }
   }
-  EXPECT(machine.moved().ahead > 0);
+  EXPECT_TRUE(machine.moved().ahead > 0);
 }
 
-TEST(RangesOnACircle) {
+TEST(PlannedPolicy, RangesOnACircle) {
   RangeMaximum values({5, 1, 4, 2});
-  EXPECT(values.maximum(1, 1) == 1);
-  EXPECT(values.maximum(3, 2) == 5); // around the end
+  EXPECT_TRUE(values.maximum(1, 1) == 1);
+  EXPECT_TRUE(values.maximum(3, 2) == 5); // around the end
   values.add(3, 3, 10); // positions 3, 0 and 1
-  EXPECT(values.maximum(0, 4) == 15);
-  EXPECT(values.maximum(1, 2) == 11);
-  EXPECT(values.maximum(7, 1) == 12); // 7 is 3
+  EXPECT_TRUE(values.maximum(0, 4) == 15);
+  EXPECT_TRUE(values.maximum(1, 2) == 11);
+  EXPECT_TRUE(values.maximum(7, 1) == 12); // 7 is 3
   RangeMaximum one({3});
   one.add(5, 1, -1);
-  EXPECT(one.maximum(0, 1) == 2);
+  EXPECT_TRUE(one.maximum(0, 1) == 2);
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

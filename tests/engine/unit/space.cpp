@@ -4,7 +4,7 @@
 #include <ATen/cuda/detail/LMSCoreLayout.h>
 #include <ATen/cuda/detail/LMSCoreSpace.h>
 
-#include "harness.h"
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <deque>
@@ -72,22 +72,22 @@ struct World {
 
 // --- windows ---
 
-TEST(FewBlocksAreSearchedAsAWhole) {
+TEST(TheSpace, FewBlocksAreSearchedAsAWhole) {
   World world(500);
   world.pages[400].last_use = 1;
   world.hand = World::address(450);
-  EXPECT((world.window(kPage) == std::vector<Page*>{&world.pages[400]}));
+  EXPECT_TRUE((world.window(kPage) == std::vector<Page*>{&world.pages[400]}));
 }
 
-TEST(ASearchLooksAtFewOfManyBlocks) {
+TEST(TheSpace, ASearchLooksAtFewOfManyBlocks) {
   World some(5'000);
   World many(100'000);
-  EXPECT(some.window(kPage).size() == 1 && many.window(kPage).size() == 1);
-  EXPECT(many.ranking.looks == some.ranking.looks);
-  EXPECT(some.ranking.looks < 5'000);
+  EXPECT_TRUE(some.window(kPage).size() == 1 && many.window(kPage).size() == 1);
+  EXPECT_TRUE(many.ranking.looks == some.ranking.looks);
+  EXPECT_TRUE(some.ranking.looks < 5'000);
 }
 
-TEST(SearchesSeeAllBlocksInTurn) {
+TEST(TheSpace, SearchesSeeAllBlocksInTurn) {
   World world(20'000);
   world.pages[17'777].last_use = 1;
   size_t searches = 1;
@@ -95,29 +95,30 @@ TEST(SearchesSeeAllBlocksInTurn) {
          searches <= world.pages.size()) {
     ++searches;
   }
-  EXPECT(searches < world.pages.size() / 10);
+  EXPECT_TRUE(searches < world.pages.size() / 10);
 }
 
-TEST(AnOperatorsRequestIsServedWhereverThereIsRoom) {
+TEST(TheSpace, AnOperatorsRequestIsServedWhereverThereIsRoom) {
   World world(20'000, /*evictable=*/false);
   world.pages[15'000].evictable = true;
   for (int round = 0; round < 3; ++round) { // with the hand anywhere
-    EXPECT((world.window(kPage) == std::vector<Page*>{&world.pages[15'000]}));
+    EXPECT_TRUE(
+        (world.window(kPage) == std::vector<Page*>{&world.pages[15'000]}));
   }
 }
 
-TEST(WhatIsFetchedAheadIsTriedLater) {
+TEST(TheSpace, WhatIsFetchedAheadIsTriedLater) {
   World world(20'000, /*evictable=*/false);
   world.pages[15'000].evictable = true;
-  EXPECT(world.window(kPage, /*is_ahead=*/true).empty());
+  EXPECT_TRUE(world.window(kPage, /*is_ahead=*/true).empty());
   size_t searches = 1;
   while (world.window(kPage, /*is_ahead=*/true).empty() && searches < 20'000) {
     ++searches;
   }
-  EXPECT(searches < 2'000);
+  EXPECT_TRUE(searches < 2'000);
 }
 
-TEST(AWindowMayLieAcrossThePiecesOfASearch) {
+TEST(TheSpace, AWindowMayLieAcrossThePiecesOfASearch) {
   // Each window of ten pages that can go begins at a different place.
   for (size_t first = 0; first < 4'990; first += 37) {
     World world(5'000, /*evictable=*/false);
@@ -125,17 +126,17 @@ TEST(AWindowMayLieAcrossThePiecesOfASearch) {
       world.pages[i].evictable = true;
     }
     const auto window = world.window(10 * kPage);
-    EXPECT(window.size() == 10 && window.front() == &world.pages[first]);
+    EXPECT_TRUE(window.size() == 10 && window.front() == &world.pages[first]);
   }
 }
 
-TEST(ASearchForMuchRoomLooksAtMore) {
+TEST(TheSpace, ASearchForMuchRoomLooksAtMore) {
   World world(10'000);
-  EXPECT(world.window(1'000 * kPage).size() == 1'000);
-  EXPECT(world.ranking.looks < world.pages.size());
+  EXPECT_TRUE(world.window(1'000 * kPage).size() == 1'000);
+  EXPECT_TRUE(world.ranking.looks < world.pages.size());
 }
 
-TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
+TEST(TheSpace, MemoryThatIsFreeNextIsTakenWithoutASearch) {
   World world(10);
   Page draining; // more bytes to wait for than any other costs
   draining.draining = true;
@@ -143,34 +144,36 @@ TEST(MemoryThatIsFreeNextIsTakenWithoutASearch) {
   Request request{kPage, 0};
   request.sent = request.drained = 0;
   const auto policy = make_planned_policy();
-  EXPECT(!policy->choose_window(world.layout, request).front()->draining);
+  EXPECT_TRUE(!policy->choose_window(world.layout, request).front()->draining);
   request.draining = &draining;
   const auto chosen = policy->choose_window(world.layout, request);
-  EXPECT((chosen == std::vector<Page*>{&draining}));
+  EXPECT_TRUE((chosen == std::vector<Page*>{&draining}));
 }
 
 // --- clearings ---
 
-TEST(WhatIsNextToAGapMovesToAnother) {
+TEST(TheSpace, WhatIsNextToAGapMovesToAnother) {
   World world(10);
   world.remove(2);
   world.remove(4);
   world.remove(8);
   const auto clearing = cheapest_clearing(world.layout, {2 * kPage}, nullptr);
-  EXPECT(clearing.pages.size() == 1);
-  EXPECT(!clearing.is_tight);
-  EXPECT(clearing.extent.end - clearing.extent.begin == 2 * kPage);
+  EXPECT_TRUE(clearing.pages.size() == 1);
+  EXPECT_TRUE(!clearing.is_tight);
+  EXPECT_TRUE(clearing.extent.end - clearing.extent.begin == 2 * kPage);
 }
 
-TEST(NothingMovesIfTheOtherGapsAreTooSmall) {
+TEST(TheSpace, NothingMovesIfTheOtherGapsAreTooSmall) {
   World world(10);
   world.remove(2);
-  EXPECT(cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
+  EXPECT_TRUE(
+      cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
   world.remove(4); // a request of three would need the room of what moves
-  EXPECT(cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.empty());
+  EXPECT_TRUE(
+      cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.empty());
 }
 
-TEST(AGapIsGivenToOneOfThoseThatMove) {
+TEST(TheSpace, AGapIsGivenToOneOfThoseThatMove) {
   World world(20);
   world.remove(2);
   world.remove(10);
@@ -181,18 +184,18 @@ TEST(AGapIsGivenToOneOfThoseThatMove) {
   for (const size_t place : {9, 11, 13, 15}) {
     world.pages[place].evictable = false;
   }
-  EXPECT(
+  EXPECT_TRUE(
       cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.size() == 1);
   // Enough is free, but two pages would have to go into one gap.
   Request request{3 * kPage};
   const auto clearing = cheapest_clearing(world.layout, request, nullptr);
-  EXPECT(clearing.is_tight && clearing.pages.size() == 2);
+  EXPECT_TRUE(clearing.is_tight && clearing.pages.size() == 2);
   // For a gap within a clearing no other is tried.
   request.kept = {World::address(19), World::address(20)};
-  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
+  EXPECT_TRUE(cheapest_clearing(world.layout, request, nullptr).pages.empty());
 }
 
-TEST(NoLargerPageThanTheRequestIsMovedToATightPlace) {
+TEST(TheSpace, NoLargerPageThanTheRequestIsMovedToATightPlace) {
   World world(12);
   for (const size_t place : {0, 1, 2, 5, 7}) {
     world.remove(place);
@@ -206,13 +209,14 @@ TEST(NoLargerPageThanTheRequestIsMovedToATightPlace) {
   for (Page& page : world.pages) {
     page.evictable = false;
   }
-  EXPECT(cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
+  EXPECT_TRUE(
+      cheapest_clearing(world.layout, {2 * kPage}, nullptr).pages.empty());
   const auto clearing = cheapest_clearing(world.layout, {3 * kPage}, nullptr);
-  EXPECT(clearing.is_tight);
-  EXPECT((clearing.pages == std::vector<Page*>{&large}));
+  EXPECT_TRUE(clearing.is_tight);
+  EXPECT_TRUE((clearing.pages == std::vector<Page*>{&large}));
 }
 
-TEST(WhatIsKeptForAnotherRequestIsNoGap) {
+TEST(TheSpace, WhatIsKeptForAnotherRequestIsNoGap) {
   World world(10);
   for (const size_t place : {2, 4, 8}) {
     world.remove(place);
@@ -221,24 +225,24 @@ TEST(WhatIsKeptForAnotherRequestIsNoGap) {
   request.kept = {World::address(2), World::address(4)};
   // A page beside the gap at 4 or 8 moves to the other one of them.
   const auto clearing = cheapest_clearing(world.layout, request, nullptr);
-  EXPECT(clearing.pages.size() == 1);
-  EXPECT(clearing.extent.begin >= request.kept.end);
+  EXPECT_TRUE(clearing.pages.size() == 1);
+  EXPECT_TRUE(clearing.extent.begin >= request.kept.end);
   request.kept = {World::address(2), World::address(5)}; // there is none left
-  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
+  EXPECT_TRUE(cheapest_clearing(world.layout, request, nullptr).pages.empty());
 }
 
-TEST(TheRestOfALargeGapServesAgain) {
+TEST(TheSpace, TheRestOfALargeGapServesAgain) {
   World world(20);
   for (const size_t place : {2, 10, 11}) {
     world.remove(place);
   }
   world.pages[9].evictable = world.pages[12].evictable = false;
   // Both neighbours of the single gap move to the gap of two.
-  EXPECT(
+  EXPECT_TRUE(
       cheapest_clearing(world.layout, {3 * kPage}, nullptr).pages.size() == 2);
 }
 
-TEST(WhatMovesTakesTheRoomOfWhatDrains) {
+TEST(TheSpace, WhatMovesTakesTheRoomOfWhatDrains) {
   World world(12);
   for (Page& page : world.pages) {
     page.evictable = page.id <= 4;
@@ -259,13 +263,13 @@ TEST(WhatMovesTakesTheRoomOfWhatDrains) {
   const auto has = [&](const Page* page) {
     return std::count(clearing.pages.begin(), clearing.pages.end(), page) == 1;
   };
-  EXPECT(clearing.pages.size() == 2 && has(sooner) && !has(later));
-  EXPECT(
+  EXPECT_TRUE(clearing.pages.size() == 2 && has(sooner) && !has(later));
+  EXPECT_TRUE(
       clearing.extent.end == World::address(3) ||
       clearing.extent.begin == World::address(0));
 }
 
-TEST(NeighboursThatDrainAreOneRoom) {
+TEST(TheSpace, NeighboursThatDrainAreOneRoom) {
   World world(12);
   for (Page& page : world.pages) {
     page.evictable = false;
@@ -290,18 +294,18 @@ TEST(NeighboursThatDrainAreOneRoom) {
     page.drained_at = drained_at += kPage;
     page.evictable = true;
   }
-  EXPECT(cheapest_clearing(world.layout, request, nullptr).pages.empty());
+  EXPECT_TRUE(cheapest_clearing(world.layout, request, nullptr).pages.empty());
   Page& neighbour = world.pages[9];
   neighbour.draining = true;
   neighbour.drained_at = drained_at += kPage;
   neighbour.evictable = true;
   const auto clearing = cheapest_clearing(world.layout, request, nullptr);
-  EXPECT(clearing.pages.size() == 5 && clearing.pages.front() == &large);
+  EXPECT_TRUE(clearing.pages.size() == 5 && clearing.pages.front() == &large);
 }
 
 // --- the layout's books ---
 
-TEST(ShelvesAgreeWithTheSegments) {
+TEST(TheSpace, ShelvesAgreeWithTheSegments) {
   Layout layout;
   std::mt19937 random(1);
   constexpr size_t kSegments = 6;
@@ -341,20 +345,16 @@ TEST(ShelvesAgreeWithTheSegments) {
             free += range.block || segment.blocks.empty() ? 0 : range.size;
           }
         }
-        EXPECT(layout.shelf(bytes, stream).free == free);
-        EXPECT(layout.shelf(bytes, stream).blocks == blocks);
-        EXPECT(layout.has_gap(bytes, stream) == (largest >= bytes));
+        EXPECT_TRUE(layout.shelf(bytes, stream).free == free);
+        EXPECT_TRUE(layout.shelf(bytes, stream).blocks == blocks);
+        EXPECT_TRUE(layout.has_gap(bytes, stream) == (largest >= bytes));
       }
     }
     for (const auto& [begin, segment] : layout.segments()) {
       empty += segment.blocks.empty() ? segment.size : 0;
     }
-    EXPECT(layout.empty() == empty);
+    EXPECT_TRUE(layout.empty() == empty);
   }
 }
 
 } // namespace
-
-int main() {
-  return run_tests();
-}

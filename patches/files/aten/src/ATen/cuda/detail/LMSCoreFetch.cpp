@@ -27,7 +27,7 @@ void Fetcher::fetch(PageEntry* page) {
 }
 
 // False if there is no room.
-bool Fetcher::fetch_ahead(PageEntry* page) {
+bool Fetcher::try_ahead(PageEntry* page) {
   relocator_.make_gap(request_for(*page, books_.world));
   const auto is_wanted = [page] {
     return !page->dead && page->state == PageEntry::State::kPagedOut;
@@ -108,7 +108,7 @@ bool Fetcher::complete(PageEntry* page, bool is_ahead) {
 void Fetcher::fetch_ahead(const std::vector<PageEntry*>& pages) noexcept {
   try {
     for (PageEntry* page : pages) {
-      if (!fetch_ahead(page)) {
+      if (!try_ahead(page)) {
         break; // what is needed later has to wait too
       }
     }

@@ -34,7 +34,7 @@ class Fetcher {
 
  private:
   bool wait_for(PageEntry* page, Lock& lock);
-  bool fetch_ahead(PageEntry* page);
+  bool try_ahead(PageEntry* page);
   bool choose(PageEntry* page, Eviction& eviction);
   bool complete(PageEntry* page, bool is_ahead);
 

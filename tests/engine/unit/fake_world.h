@@ -1,0 +1,218 @@
+#pragma once
+
+#include <ATen/cuda/detail/LMSCorePager.h>
+
+#include "memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+// An event of the fake world: it happens when a test says so.
+struct CUevent_st {
+  bool has_happened = false;
+};
+
+namespace at::cuda::lms {
+
+// A device for tests of the pager: nothing takes time, everything is written
+// down, and what a test wants to fail fails.
+class FakeWorld final : public World {
+ public:
+  explicit FakeWorld(const char* policy = "planned")
+      : kind_(*find_policy(policy)), pager(*this, /*device=*/0, kind_.make()) {}
+
+  static constexpr size_t kPage = size_t{2} << 20; // bytes, of pages in tests
+
+  const PolicyKind& kind_;
+  Pager pager;
+  std::optional<lms_replay::Memory> memory;
+
+  // What was queued, and what the host did.
+  struct Queued {
+    Copy::Kind kind;
+    bool only_overwrites;
+    Event end;
+    Events after;
+  };
+  std::vector<Queued> copies;
+  std::vector<std::pair<Stream, Event>> waits;
+  size_t host_waits = 0;
+  std::vector<Event> freed_on_host; // when the memory is free
+
+  // What is to go wrong, or to happen meanwhile.
+  bool copies_fail = false;
+  size_t host_pages = 1000; // there is host memory for so many
+  std::function<void()> meanwhile; // in the next allocation
+
+  // Device memory for so many pages.
+  void start(size_t pages) {
+    MemoryMap& map = pager.books.map;
+    memory.emplace(pages * kPage, map.layout());
+    map.set_limit(map.layout().reserved());
+    map.set_limited(true);
+    pager.books.policy->set_capacity(map.limit());
+  }
+
+  // --- a program ---
+
+  // The pager's, once it has ended.
+  PageEntry* make() {
+    auto page = std::make_unique<PageEntry>(/*home=*/nullptr);
+    page->bytes = kPage;
+    Events pending;
+    page->memory = allocate(*page, /*is_ahead=*/false, pending);
+    const Lock lock(pager.books.mutex);
+    pager.residence.begin(
+        page.get(), pager.books.map.block_of(page->memory.get()));
+    return page.release();
+  }
+  void pin(PageEntry* page) {
+    const Lock lock(pager.books.mutex);
+    pager.pin(page);
+  }
+  void unpin(PageEntry* page) {
+    Freed freed(pager.books.contention);
+    const Lock lock(pager.books.mutex);
+    pager.unpin([&] { return std::exchange(page, nullptr); }, freed);
+  }
+  // An operator that reads the page, or writes it.
+  void use(PageEntry* page, bool writes = false) {
+    pin(page);
+    try {
+      pager.fetcher.fetch(page);
+    } catch (...) {
+      unpin(page);
+      throw;
+    }
+    {
+      const Lock lock(pager.books.mutex);
+      pager.residence.note_access(page, writes, page->home);
+    }
+    unpin(page);
+  }
+  void end(PageEntry* page) {
+    Freed freed(pager.books.contention);
+    const Lock lock(pager.books.mutex);
+    if (page->state == PageEntry::State::kResident) {
+      pager.residence.free_while_used(page, freed);
+    }
+    pager.books.policy->on_death(page);
+    pager.residence.end(page, freed);
+  }
+  size_t evict_all() {
+    return pager.reclaimer.reclaim({}, Scope::kAll, /*may_wait=*/true).count;
+  }
+  // All that was queued is done.
+  void catch_up() {
+    for (Queued& copy : copies) {
+      copy.end->has_happened = true;
+    }
+  }
+  size_t count(Copy::Kind kind) const {
+    return static_cast<size_t>(
+        std::count_if(copies.begin(), copies.end(), [kind](const Queued& copy) {
+          return copy.kind == kind;
+        }));
+  }
+
+  // --- World ---
+
+  DeviceMemory allocate(const PageEntry& page, bool is_ahead, Events& pending)
+      override {
+    if (meanwhile) {
+      std::exchange(meanwhile, nullptr)();
+    }
+    auto address = memory->allocate(page.bytes);
+    if (!address && !is_ahead) {
+      Request request = request_for(page, *this);
+      pager.reclaimer.reclaim(request, Scope::kWindow, /*may_wait=*/true);
+      address = memory->allocate(page.bytes);
+    }
+    if (!address && is_ahead) {
+      return nullptr;
+    }
+    if (!address) {
+      throw std::runtime_error("no room");
+    }
+    append(
+        pending,
+        pager.books.draining.handover().take(
+            *address, memory->size_at(*address)));
+    return DeviceMemory(reinterpret_cast<void*>(*address), FreeMemory{this});
+  }
+  void free(void* address) noexcept override {
+    memory->release(reinterpret_cast<uintptr_t>(address));
+  }
+  size_t block_size_for(size_t bytes) const override {
+    return lms_replay::block_size(bytes);
+  }
+  size_t growth_for(size_t bytes) const override {
+    return bytes;
+  }
+  Event copy(const Copy& copy) override {
+    if (copies_fail) {
+      throw std::runtime_error("the copy failed");
+    }
+    const bool only_overwrites =
+        copy.kind == Copy::Kind::kOut && copy.host == nullptr;
+    copies.push_back(
+        {copy.kind,
+         only_overwrites,
+         std::make_shared<CUevent_st>(),
+         copy.after});
+    return copies.back().end;
+  }
+  Events queued(Stream /*stream*/) noexcept override {
+    return {};
+  }
+  bool may_be_another(Stream /*stream*/) const override {
+    return false;
+  }
+  void wait(
+      Stream stream,
+      const Events& events,
+      std::optional<Activity> /*counted*/) override {
+    for (const Event& event : events) {
+      waits.emplace_back(stream, event);
+    }
+  }
+  bool has_happened(const Event& event) const override {
+    return !event || event->has_happened;
+  }
+  bool wait_on_host(const Event& event) noexcept override {
+    if (event) {
+      event->has_happened = true;
+      ++host_waits;
+    }
+    return true;
+  }
+  HostPieces allocate_on_host(
+      size_t bytes,
+      HostMemory::Claim /*claim*/,
+      HostMemory::Wait& /*wait*/) override {
+    if (host_pages == 0) {
+      return {};
+    }
+    --host_pages;
+    return {{nullptr, bytes}};
+  }
+  void free_on_host(HostPieces /*pieces*/, Event ready) override {
+    ++host_pages;
+    freed_on_host.push_back(std::move(ready));
+  }
+  bool finish(HostMemory::Wait& /*wait*/) override {
+    return false;
+  }
+  const Traits& traits() const override {
+    return kind_.traits;
+  }
+  void warn(const char* /*what*/, const std::exception& /*error*/) noexcept
+      override {}
+};
+
+} // namespace at::cuda::lms

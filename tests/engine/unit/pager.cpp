@@ -1,0 +1,367 @@
+// Unit tests of the pager: the steps of pages, and who waits for what.
+
+#include "fake_world.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <stdexcept>
+#include <string>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+using State = PageEntry::State;
+
+class ThePager : public testing::Test {
+ protected:
+  ThePager() {
+    world.start(/*pages=*/4);
+  }
+  ~ThePager() override {
+    EXPECT_EQ(world.pager.books.map.layout().allocated(), alive_bytes());
+  }
+
+  // What the map should have: nothing is lost, nothing is freed twice.
+  size_t alive_bytes() const {
+    size_t bytes = 0;
+    for (const PageEntry* page : world.pager.books.pages.all()) {
+      bytes += page->memory ? page->block->size : 0;
+    }
+    for (const Draining& draining : world.pager.books.draining.all()) {
+      bytes += draining.bytes;
+    }
+    return bytes;
+  }
+  // Ends it with the test.
+  PageEntry* make() {
+    pages.emplace_back(world.make(), Ender{&world});
+    return pages.back().get();
+  }
+
+  struct Ender {
+    FakeWorld* world;
+    void operator()(PageEntry* page) const {
+      world->end(page);
+    }
+  };
+
+  mutable FakeWorld world;
+  std::vector<std::unique_ptr<PageEntry, Ender>> pages;
+};
+
+TEST_F(ThePager, a_page_goes_and_comes_back) {
+  PageEntry* page = make();
+  EXPECT_EQ(world.evict_all(), 1u);
+  EXPECT_EQ(page->state, State::kPagedOut);
+  EXPECT_FALSE(page->memory);
+  EXPECT_FALSE(page->resident);
+  world.use(page);
+  EXPECT_EQ(page->state, State::kResident);
+  EXPECT_TRUE(page->memory);
+  ASSERT_EQ(world.copies.size(), 2u);
+  // The copy back waits for the copy out, and the stream for it.
+  EXPECT_EQ(world.copies[1].after.back(), world.copies[0].end);
+  ASSERT_EQ(world.waits.size(), 1u);
+  EXPECT_EQ(world.waits[0].second, world.copies[1].end);
+}
+
+TEST_F(ThePager, a_stream_waits_once) {
+  PageEntry* page = make();
+  world.evict_all();
+  world.use(page);
+  world.use(page);
+  EXPECT_EQ(world.waits.size(), 1u);
+}
+
+TEST_F(ThePager, a_clean_page_goes_without_a_copy) {
+  PageEntry* page = make();
+  world.evict_all();
+  world.use(page);
+  EXPECT_TRUE(page->clean);
+  EXPECT_EQ(world.evict_all(), 1u);
+  EXPECT_EQ(world.count(Copy::Kind::kOut), 1u);
+  EXPECT_EQ(world.pager.books.stats.dropped, 1);
+}
+
+TEST_F(ThePager, a_write_makes_dirty) {
+  PageEntry* page = make();
+  world.evict_all();
+  world.use(page, /*writes=*/true);
+  EXPECT_FALSE(page->clean);
+  ASSERT_EQ(world.freed_on_host.size(), 1u);
+  EXPECT_EQ(world.freed_on_host[0], page->arrival); // it is read until then
+  world.evict_all();
+  EXPECT_EQ(world.count(Copy::Kind::kOut), 2u);
+}
+
+TEST_F(ThePager, what_is_pinned_stays) {
+  PageEntry* page = make();
+  world.pin(page);
+  EXPECT_EQ(world.evict_all(), 0u);
+  world.unpin(page);
+  EXPECT_EQ(world.evict_all(), 1u);
+}
+
+TEST_F(ThePager, the_next_owner_of_memory_waits_for_the_copy) {
+  PageEntry* page = make();
+  world.evict_all();
+  Events pending;
+  const DeviceMemory memory = world.allocate(*page, true, pending);
+  ASSERT_EQ(pending.size(), 1u);
+  EXPECT_EQ(pending[0], world.copies[0].end);
+  Events nothing;
+  const DeviceMemory other = world.allocate(*page, true, nothing);
+  EXPECT_TRUE(nothing.empty());
+}
+
+TEST_F(ThePager, nobody_waits_for_a_copy_that_has_ended) {
+  PageEntry* page = make();
+  {
+    Freed freed(world.pager.books.contention);
+    const Lock lock(world.pager.books.mutex);
+    HostMemory::Wait wait(/*is_allowed=*/false);
+    EXPECT_TRUE(world.pager.residence.page_out(page, wait));
+  }
+  world.catch_up();
+  EXPECT_EQ(world.evict_all(), 1u); // what drains
+  Events pending;
+  const DeviceMemory memory = world.allocate(*page, true, pending);
+  EXPECT_TRUE(pending.empty());
+}
+
+TEST_F(ThePager, unused_memory_goes_back_with_what_was_pending) {
+  PageEntry* page = make();
+  world.evict_all();
+  Events pending;
+  DeviceMemory memory = world.allocate(*page, true, pending);
+  world.pager.books.return_pending(memory.get(), pending);
+  memory.reset();
+  Events again;
+  memory = world.allocate(*page, true, again);
+  EXPECT_EQ(again, pending);
+}
+
+TEST_F(ThePager, a_failed_copy_leaves_the_page_where_it_is) {
+  PageEntry* page = make();
+  const size_t host = world.host_pages;
+  world.copies_fail = true;
+  EXPECT_EQ(world.evict_all(), 0u);
+  EXPECT_EQ(page->state, State::kResident);
+  EXPECT_TRUE(page->evictable);
+  EXPECT_EQ(world.host_pages, host);
+  EXPECT_EQ(world.pager.residence.last_failure(), "the copy failed");
+  world.copies_fail = false;
+  world.evict_all();
+  world.copies_fail = true;
+  EXPECT_THROW(world.use(page), std::runtime_error);
+  EXPECT_EQ(page->state, State::kPagedOut);
+  world.copies_fail = false;
+  world.use(page);
+  EXPECT_EQ(page->state, State::kResident);
+}
+
+TEST_F(ThePager, a_page_may_die_while_it_arrives) {
+  PageEntry* page = world.make();
+  world.evict_all();
+  world.meanwhile = [&] { world.end(page); };
+  const size_t host = world.host_pages;
+  world.use(page); // the last pin frees it
+  EXPECT_TRUE(world.pager.books.pages.all().empty());
+  EXPECT_EQ(world.host_pages, host + 1);
+  EXPECT_EQ(world.pager.books.map.layout().allocated(), 0u);
+  EXPECT_EQ(world.pager.books.stats.paged_out_bytes.current, 0);
+}
+
+TEST_F(ThePager, a_page_may_die_while_it_fails_to_arrive) {
+  PageEntry* page = world.make();
+  world.evict_all();
+  world.meanwhile = [&] {
+    world.end(page);
+    world.copies_fail = true;
+  };
+  EXPECT_THROW(world.use(page), std::runtime_error);
+  EXPECT_EQ(world.host_pages, 1000u);
+  EXPECT_EQ(world.pager.books.stats.paged_out_bytes.current, 0);
+}
+
+TEST_F(ThePager, memory_of_a_dead_page_is_waited_for_while_it_arrives) {
+  PageEntry* page = world.make();
+  world.evict_all();
+  world.pin(page);
+  world.pager.fetcher.fetch(page); // for no stream
+  world.unpin(page);
+  world.end(page);
+  PageEntry next(/*home=*/nullptr);
+  next.bytes = FakeWorld::kPage;
+  Events pending;
+  const DeviceMemory memory = world.allocate(next, true, pending);
+  ASSERT_EQ(pending.size(), 1u);
+  EXPECT_EQ(pending[0], world.copies.back().end);
+}
+
+TEST_F(ThePager, copies_that_only_save_a_copy_go_when_host_memory_is_spent) {
+  PageEntry* clean = make();
+  world.evict_all();
+  world.use(clean);
+  PageEntry* other = make();
+  world.host_pages = 0;
+  world.pin(clean);
+  EXPECT_EQ(world.evict_all(), 1u); // into the memory of the clean page's copy
+  EXPECT_EQ(other->state, State::kPagedOut);
+  EXPECT_FALSE(clean->clean);
+  world.unpin(clean);
+  EXPECT_EQ(world.evict_all(), 0u);
+  EXPECT_EQ(
+      world.pager.residence.last_failure(),
+      "host memory for paged-out storages is spent");
+  world.host_pages = 1;
+}
+
+TEST_F(ThePager, room_is_made_by_moving_aside) {
+  PageEntry* first = world.make();
+  PageEntry* second = make();
+  PageEntry* third = world.make();
+  (void)make();
+  world.end(first);
+  world.end(third);
+  Request request;
+  request.bytes = 2 * FakeWorld::kPage;
+  world.pager.relocator.make_gap(request); // nothing was evicted so far
+  EXPECT_EQ(world.count(Copy::Kind::kMove), 0u);
+  world.pager.books.note_shortage();
+  const void* before = second->memory.get();
+  world.pager.relocator.make_gap(request);
+  EXPECT_EQ(world.count(Copy::Kind::kMove), 1u);
+  EXPECT_EQ(world.count(Copy::Kind::kOut), 0u);
+  const Layout& layout = world.pager.books.map.layout();
+  EXPECT_TRUE(layout.has_gap(request.bytes, 0));
+  EXPECT_TRUE(second->memory.get() != before);
+  EXPECT_EQ(second->state, State::kResident);
+  EXPECT_EQ(second->pins, 0u);
+}
+
+TEST_F(ThePager, a_page_that_cannot_move_stays) {
+  PageEntry* first = world.make();
+  PageEntry* second = make();
+  PageEntry* third = world.make();
+  (void)make();
+  world.end(first);
+  world.end(third);
+  world.pager.books.note_shortage();
+  world.copies_fail = true;
+  const void* before = second->memory.get();
+  Request request;
+  request.bytes = 2 * FakeWorld::kPage;
+  world.pager.relocator.make_gap(request);
+  EXPECT_EQ(second->memory.get(), before);
+  EXPECT_EQ(second->state, State::kResident);
+  EXPECT_TRUE(second->evictable);
+  world.copies_fail = false;
+}
+
+TEST_F(ThePager, fetching_ahead_stops_where_there_is_no_room) {
+  PageEntry* page = make();
+  world.evict_all();
+  for (int i = 0; i < 4; ++i) {
+    world.pin(make());
+  }
+  world.pin(page);
+  world.pager.fetcher.fetch_ahead({page});
+  EXPECT_EQ(page->state, State::kPagedOut);
+  EXPECT_EQ(page->pins, 0u);
+  world.unpin(pages.back().get());
+  world.end(pages.back().release());
+  pages.pop_back();
+  world.pin(page);
+  world.pager.fetcher.fetch_ahead({page});
+  EXPECT_EQ(page->state, State::kResident);
+  EXPECT_EQ(page->waits_for, Activity::kWaitForAhead);
+  for (const auto& other : pages) {
+    if (other->pins > 0) {
+      world.unpin(other.get());
+    }
+  }
+}
+
+// --- threads ---
+
+TEST_F(ThePager, a_thread_waits_for_the_pins_of_another) {
+  PageEntry* page = make();
+  Contention& contention = world.pager.books.contention;
+  EXPECT_FALSE(contention.others_hold_pins());
+  world.pin(page);
+  EXPECT_FALSE(contention.others_hold_pins()); // they are this thread's
+  std::promise<void> is_waiting;
+  auto other = std::async(std::launch::async, [&] {
+    EXPECT_TRUE(contention.others_hold_pins());
+    const uint64_t seen = contention.generation();
+    Contention::GiveUp give_up;
+    bool is_first = true;
+    return contention.wait_for_others(seen, give_up, [&] {
+      if (std::exchange(is_first, false)) {
+        is_waiting.set_value();
+      }
+    });
+  });
+  is_waiting.get_future().wait();
+  world.unpin(page);
+  EXPECT_TRUE(other.get());
+}
+
+TEST_F(ThePager, nobody_waits_for_nobody) {
+  Contention& contention = world.pager.books.contention;
+  Contention::GiveUp give_up;
+  EXPECT_FALSE(
+      contention.wait_for_others(contention.generation(), give_up, [] {}));
+}
+
+TEST_F(ThePager, another_thread_waits_for_a_page_that_arrives) {
+  PageEntry* page = make();
+  world.evict_all();
+  std::future<void> other;
+  world.meanwhile = [&] {
+    EXPECT_EQ(page->state, State::kArriving);
+    other = std::async(std::launch::async, [&] { world.use(page); });
+  };
+  world.use(page);
+  other.get();
+  EXPECT_EQ(world.count(Copy::Kind::kIn), 1u);
+}
+
+TEST(Locks, no_thread_takes_two) {
+  std::mutex one;
+  std::mutex two;
+  const Lock lock(one);
+  EXPECT_THROW(Lock other(two), std::logic_error);
+}
+
+// --- traits ---
+
+TEST(Traits, original_has_the_host_wait_for_each_copy) {
+  FakeWorld world("original");
+  world.start(2);
+  PageEntry* page = world.make();
+  world.evict_all();
+  EXPECT_EQ(world.host_waits, 1u);
+  world.use(page);
+  EXPECT_EQ(world.host_waits, 2u);
+  EXPECT_FALSE(page->clean);
+  world.end(page);
+}
+
+TEST(Traits, chaos_overwrites_what_it_evicts) {
+  FakeWorld world("chaos");
+  world.start(2);
+  PageEntry* page = world.make();
+  world.evict_all();
+  EXPECT_FALSE(world.copies.back().only_overwrites);
+  world.use(page);
+  world.evict_all();
+  EXPECT_TRUE(world.copies.back().only_overwrites);
+  EXPECT_EQ(world.pager.books.stats.paged_out.copies, 1);
+  world.end(page);
+}
+
+} // namespace
