@@ -32,7 +32,7 @@ VirtualWorld::VirtualWorld(const Machine& machine, const Traits& traits)
 void VirtualWorld::start(Pager& pager, size_t capacity) {
   pager_ = &pager;
   MemoryMap& map = pager.books.map;
-  memory_.emplace(capacity, map.layout());
+  memory_ = std::make_unique<Memory>(capacity, map.layout());
   map.set_limit(map.layout().reserved());
   map.set_limited(true);
   // The one segment has been taken because memory ran short.

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <deque>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -126,7 +127,7 @@ class VirtualWorld final : public at::cuda::lms::World {
   const Machine machine_;
   const at::cuda::lms::Traits traits_;
   at::cuda::lms::Pager* pager_ = nullptr;
-  std::optional<Memory> memory_;
+  std::unique_ptr<Memory> memory_;
   mutable Link link_; // who asks makes it run
   std::vector<Interval> computing_;
   std::array<Time, kStallCauses> stalls_{};

@@ -27,7 +27,7 @@ void DrainingMemory::hand_over(Draining& draining, Freed& freed) {
 }
 
 void DrainingMemory::free_after(
-    Events events,
+    const Events& events,
     DeviceMemory memory,
     Freed& freed) {
   give_back(std::move(memory), events, freed);

@@ -31,7 +31,7 @@ class DrainingMemory {
   // Gives it to the allocator, now. The reference is void then.
   void hand_over(Draining& draining, Freed& freed);
   // The same for memory that nobody keeps.
-  void free_after(Events events, DeviceMemory memory, Freed& freed);
+  void free_after(const Events& events, DeviceMemory memory, Freed& freed);
   void hand_all_over(Freed& freed);
   // What nothing reads any more, as far as was known when progress was noted.
   void release_drained(const Progress& progress, Freed& freed);

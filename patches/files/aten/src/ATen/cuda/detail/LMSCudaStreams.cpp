@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCudaStreams.h>
 
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
+#include <ATen/cuda/detail/LMSCudaEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <atomic>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCorePager.h>
+#include <cuda_runtime_api.h>
 
 #include <array>
 #include <atomic>
