@@ -23,8 +23,8 @@ struct FreeMemory {
 };
 using DeviceMemory = std::unique_ptr<void, FreeMemory>;
 
-// A copy of a page's bytes to `target`: device memory, or host memory where
-// the page is paged out. The source is where they are.
+// A copy of a page's bytes from where they are: to the device, to the host, or
+// within the device.
 struct Copy {
   enum class Kind { kIn, kOut, kMove };
   Kind kind;
