@@ -61,10 +61,17 @@ TEST_F(ThePager, a_page_goes_and_comes_back) {
   EXPECT_EQ(page->state, State::kResident);
   EXPECT_TRUE(page->memory);
   ASSERT_EQ(world.copies.size(), 2u);
-  // The copy back waits for the copy out, and the stream for it.
-  EXPECT_EQ(world.copies[1].after.back(), world.copies[0].end);
   ASSERT_EQ(world.waits.size(), 1u);
   EXPECT_EQ(world.waits[0].second, world.copies[1].end);
+}
+
+TEST_F(ThePager, a_copy_back_waits_for_the_copy_out) {
+  PageEntry* page = make();
+  world.evict_all();
+  Events pending;
+  const DeviceMemory memory = world.allocate(*page, true, pending);
+  world.use(page); // in other memory
+  EXPECT_EQ(world.copies[1].after, Events{world.copies[0].end});
 }
 
 TEST_F(ThePager, a_stream_waits_once) {
@@ -141,6 +148,17 @@ TEST_F(ThePager, unused_memory_goes_back_with_what_was_pending) {
   Events again;
   memory = world.allocate(*page, true, again);
   EXPECT_EQ(again, pending);
+}
+
+TEST_F(ThePager, memory_of_a_failed_arrival_goes_back_with_what_was_pending) {
+  PageEntry* page = make();
+  world.evict_all();
+  world.copies_fail = true;
+  EXPECT_THROW(world.use(page), std::runtime_error);
+  world.copies_fail = false;
+  Events pending;
+  const DeviceMemory memory = world.allocate(*page, true, pending);
+  EXPECT_EQ(pending, Events{world.copies[0].end});
 }
 
 TEST_F(ThePager, a_failed_copy_leaves_the_page_where_it_is) {
