@@ -29,8 +29,8 @@ class FakeWorld final : public World {
   static constexpr size_t kPage = size_t{2} << 20; // bytes, of pages in tests
 
   const PolicyKind& kind_;
+  std::optional<lms_replay::Memory> memory; // the pager gives back to it
   Pager pager;
-  std::optional<lms_replay::Memory> memory;
 
   // What was queued, and what the host did.
   struct Queued {
@@ -46,6 +46,7 @@ class FakeWorld final : public World {
 
   // What is to go wrong, or to happen meanwhile.
   bool copies_fail = false;
+  bool waits_fail = false;
   size_t host_pages = 1000; // there is host memory for so many
   std::function<void()> meanwhile; // in the next allocation
 
@@ -62,7 +63,9 @@ class FakeWorld final : public World {
 
   // The pager's, once it has ended.
   PageEntry* make() {
-    auto page = std::make_unique<PageEntry>(/*home=*/nullptr);
+    return adopt(std::make_unique<PageEntry>(/*home=*/nullptr));
+  }
+  template <class Entry> Entry* adopt(std::unique_ptr<Entry> page) {
     page->bytes = kPage;
     Events pending;
     page->memory = allocate(*page, /*is_ahead=*/false, pending);
@@ -79,6 +82,12 @@ class FakeWorld final : public World {
     Freed freed(pager.books.contention);
     const Lock lock(pager.books.mutex);
     pager.unpin([&] { return std::exchange(page, nullptr); }, freed);
+  }
+  // As the pager does before it fetches a page ahead.
+  void pin_as_pager(PageEntry* page) {
+    const Lock lock(pager.books.mutex);
+    pager.residence.add_own_pin(page);
+    pager.books.contention.note_pins(1);
   }
   // An operator that reads the page, or writes it.
   void use(PageEntry* page, bool writes = false) {
@@ -177,6 +186,9 @@ class FakeWorld final : public World {
       Stream stream,
       const Events& events,
       std::optional<Activity> /*counted*/) override {
+    if (waits_fail) {
+      throw std::runtime_error("the wait failed");
+    }
     for (const Event& event : events) {
       waits.emplace_back(stream, event);
     }

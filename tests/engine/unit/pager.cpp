@@ -285,14 +285,14 @@ TEST_F(ThePager, fetching_ahead_stops_where_there_is_no_room) {
   for (int i = 0; i < 4; ++i) {
     world.pin(make());
   }
-  world.pin(page);
+  world.pin_as_pager(page);
   world.pager.fetcher.fetch_ahead({page});
   EXPECT_EQ(page->state, State::kPagedOut);
   EXPECT_EQ(page->pins, 0u);
   world.unpin(pages.back().get());
   world.end(pages.back().release());
   pages.pop_back();
-  world.pin(page);
+  world.pin_as_pager(page);
   world.pager.fetcher.fetch_ahead({page});
   EXPECT_EQ(page->state, State::kResident);
   EXPECT_EQ(page->waits_for, Activity::kWaitForAhead);
@@ -303,7 +303,121 @@ TEST_F(ThePager, fetching_ahead_stops_where_there_is_no_room) {
   }
 }
 
+// A page that knows whether its address can be seen.
+struct Visible final : PageEntry {
+  Visible() : PageEntry(/*home=*/nullptr) {}
+  void show_address() override {
+    is_visible = true;
+  }
+  void hide_address() override {
+    is_visible = false;
+  }
+  bool is_visible = false;
+};
+
+TEST_F(ThePager, an_address_is_seen_while_an_operator_needs_it) {
+  auto* page = world.adopt(std::make_unique<Visible>());
+  EXPECT_FALSE(page->is_visible);
+  world.pin(page);
+  EXPECT_TRUE(page->is_visible);
+  world.pin(page);
+  world.unpin(page);
+  EXPECT_TRUE(page->is_visible);
+  world.unpin(page);
+  EXPECT_FALSE(page->is_visible);
+  world.evict_all();
+  world.pin(page);
+  EXPECT_FALSE(page->is_visible);
+  world.pager.fetcher.fetch(page);
+  EXPECT_TRUE(page->is_visible);
+  world.unpin(page);
+  world.end(page);
+}
+
+TEST_F(ThePager, what_the_pager_does_shows_no_address) {
+  auto* page = world.adopt(std::make_unique<Visible>());
+  world.evict_all();
+  bool was_visible = false;
+  world.pin_as_pager(page);
+  {
+    Freed freed(world.pager.books.contention);
+    const Lock lock(world.pager.books.mutex);
+    world.pager.residence.add_own_pin(page);
+  }
+  world.pager.fetcher.fetch_ahead({page});
+  was_visible = page->is_visible; // one of the pager's pins is left
+  EXPECT_EQ(page->state, State::kResident);
+  EXPECT_FALSE(was_visible);
+  world.pin(page); // an operator comes
+  EXPECT_TRUE(page->is_visible);
+  world.unpin(page);
+  EXPECT_FALSE(page->is_visible);
+  {
+    Freed freed(world.pager.books.contention);
+    const Lock lock(world.pager.books.mutex);
+    world.pager.residence.drop_own_pin(page, freed);
+  }
+  world.end(page);
+}
+
+TEST_F(ThePager, memory_that_drains_is_not_free_before_its_copy) {
+  auto odd = std::make_unique<PageEntry>(/*home=*/nullptr);
+  odd->bytes = FakeWorld::kPage - 100; // its block is larger
+  PageEntry* page = world.adopt(std::move(odd));
+  {
+    Freed freed(world.pager.books.contention);
+    const Lock lock(world.pager.books.mutex);
+    HostMemory::Wait wait(/*is_allowed=*/false);
+    EXPECT_TRUE(world.pager.residence.page_out(page, wait));
+    Request request;
+    world.pager.books.draining.tell(world.pager.books.progress, request);
+    EXPECT_EQ(request.drained, 0u);
+    EXPECT_EQ(request.sent, page->bytes);
+  }
+  world.end(page);
+}
+
+TEST_F(ThePager, memory_of_expandable_segments_is_waited_for_at_once) {
+  PageEntry* page = make();
+  world.pager.books.map.layout()
+      .find(reinterpret_cast<uintptr_t>(page->memory.get()))
+      .first->is_expandable = true;
+  world.evict_all();
+  ASSERT_EQ(world.waits.size(), 1u);
+  EXPECT_EQ(world.waits[0].second, world.copies[0].end);
+  world.use(page, /*writes=*/true);
+  world.waits_fail = true;
+  EXPECT_EQ(world.evict_all(), 1u); // the host waits instead
+  EXPECT_EQ(world.host_waits, 1u);
+  world.waits_fail = false;
+}
+
 // --- threads ---
+
+TEST_F(ThePager, two_threads_that_wait_for_each_other_do_not_hope) {
+  PageEntry* wanted = make();
+  PageEntry* in_the_way = make();
+  world.evict_all();
+  world.use(in_the_way);
+  Contention& contention = world.pager.books.contention;
+  std::future<void> other;
+  world.meanwhile = [&] { // there is no room, and the other holds some
+    std::promise<void> is_pinned;
+    other = std::async(std::launch::async, [&] {
+      world.pin(in_the_way);
+      is_pinned.set_value();
+      world.use(wanted); // waits until it has arrived, or not
+      world.unpin(in_the_way);
+    });
+    is_pinned.get_future().wait();
+    Contention::GiveUp give_up;
+    EXPECT_FALSE(
+        contention.wait_for_others(contention.generation(), give_up, [] {}));
+    EXPECT_LT(std::chrono::steady_clock::now(), *give_up);
+  };
+  world.use(wanted);
+  other.get();
+}
 
 TEST_F(ThePager, a_thread_waits_for_the_pins_of_another) {
   PageEntry* page = make();

@@ -132,7 +132,7 @@ constexpr auto kNoRoomInCapture =
 
 // Runs inside the native allocator's malloc, its mutex held, when no cached
 // block fits: what was free before has been taken by another thread, or
-// is_room_needed has seen a gap that the allocator does not use. Returns true
+// Room::is_needed has seen a gap that the allocator does not use. Returns true
 // if it is worth looking again.
 class ReclaimCallback final : public c10::FreeMemoryCallback {
  public:

@@ -25,7 +25,8 @@ class Device;
 // it forwards everything, and where an allocation does not fit in the limit it
 // has storages paged out and tries again.
 //
-// Most room is made from inside the native allocator's malloc, through its
+// Room is made before the native allocator is asked. Where it finds none all
+// the same, more is made from inside its malloc, through its
 // FreeMemoryCallback: after its free lists have failed and before it grows.
 class Allocator final : public AllocatorForwarder {
  public:

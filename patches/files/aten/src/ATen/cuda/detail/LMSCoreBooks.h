@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace at::cuda::lms {
 
@@ -38,7 +39,8 @@ struct Books {
   const std::unique_ptr<Policy> policy;
 
   // Read without the mutex. Pages were evicted to make room for others: since
-  // memory was last in one piece, and since it was last seen whether it can be.
+  // all memory was last made one piece; since it was last asked whether it can
+  // be made one.
   std::atomic<bool> has_evicted{false};
   std::atomic<bool> is_consolidation_due{false};
   void note_shortage() {

@@ -56,6 +56,16 @@ void Contention::note_change() noexcept {
   }
 }
 
+Contention::Waiting::Waiting(Contention& contention)
+    : contention_(contention), own_(pins_of_this_thread(contention.device_)) {
+  contention_.waiting_pins_ += own_;
+  contention_.changed_.notify_all(); // others may wait for this thread's pins
+}
+
+Contention::Waiting::~Waiting() {
+  contention_.waiting_pins_ -= own_;
+}
+
 bool Contention::others_hold_pins() {
   const Lock lock(mutex_);
   return letting_go_.load() > 0 || pins_ > pins_of_this_thread(device_);
@@ -71,10 +81,10 @@ bool Contention::wait_for_others(
   }
   ++waiters_;
   const int64_t own = pins_of_this_thread(device_);
+  std::optional<Waiting> waiting;
   {
     const Lock lock(mutex_);
-    waiting_pins_ += own;
-    changed_.notify_all(); // the others may wait for this thread's pins
+    waiting.emplace(*this);
   }
   // The host waits because the memory it needs is in use by operators that
   // other threads are launching right now, or by collectives under way. It
@@ -95,7 +105,7 @@ bool Contention::wait_for_others(
   }
   {
     const Lock lock(mutex_);
-    waiting_pins_ -= own;
+    waiting.reset();
   }
   --waiters_;
   return changed;

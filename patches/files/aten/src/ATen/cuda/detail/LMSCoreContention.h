@@ -30,6 +30,21 @@ class Contention {
   void disown(size_t count) const;
   void take_on(size_t count) const;
 
+  // While one of these lives, the thread waits for something else that another
+  // thread does, so that nobody hopes for its pins. With the mutex, but for the
+  // wait itself.
+  class Waiting {
+   public:
+    explicit Waiting(Contention& contention);
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting();
+
+   private:
+    Contention& contention_;
+    const int64_t own_;
+  };
+
   // Around the time in which a thread gives memory back to the allocator.
   void begin_letting_go() noexcept; // with or without the mutex
   void end_letting_go() noexcept; // without the mutex

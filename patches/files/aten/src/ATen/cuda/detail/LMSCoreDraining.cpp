@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreDraining.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -22,7 +23,7 @@ Draining& DrainingMemory::keep(PageEntry& page, Events events, uint64_t sent) {
 
 void DrainingMemory::hand_over(Draining& draining, Freed& freed) {
   map_.occupy(draining.block, nullptr);
-  give_back(std::move(draining.memory), draining.events, freed);
+  free_after(draining.events, std::move(draining.memory), freed);
   all_.erase(draining.self);
 }
 
@@ -30,25 +31,28 @@ void DrainingMemory::free_after(
     const Events& events,
     DeviceMemory memory,
     Freed& freed) {
-  give_back(std::move(memory), events, freed);
-}
-
-void DrainingMemory::give_back(
-    DeviceMemory memory,
-    const Events& events,
-    Freed& freed) {
   const Events pending = not_happened(events);
   const auto address = reinterpret_cast<uintptr_t>(memory.get());
   const auto [segment, block] = map_.layout().find(address);
   if (segment && !pending.empty()) {
     if (segment->is_expandable) {
-      world_.wait(
-          reinterpret_cast<Stream>(segment->stream), pending, std::nullopt);
+      make_wait(reinterpret_cast<Stream>(segment->stream), pending);
     } else {
       handover_.put(address, block->size, pending);
     }
   }
   freed.add(std::move(memory));
+}
+
+// Does not fail: the memory is about to be free.
+void DrainingMemory::make_wait(Stream stream, const Events& events) noexcept {
+  try {
+    world_.wait(stream, events, std::nullopt);
+  } catch (const std::exception&) {
+    for (const Event& event : events) {
+      world_.wait_on_host(event); // the first error is the one to report
+    }
+  }
 }
 
 void DrainingMemory::hand_all_over(Freed& freed) {
@@ -74,8 +78,9 @@ void DrainingMemory::tell(Progress& progress, Request& request) {
   }
   Draining& first = all_.front();
   // Who has got memory already waits for it, and for what drained before it.
-  request.drained =
-      std::max(progress.drained(), first.drained_at - first.bytes);
+  request.drained = std::max(
+      progress.drained(),
+      first.drained_at - std::min<uint64_t>(first.drained_at, first.bytes));
   const Segment* segment = map_.segment_of(first.memory.get());
   if (first.bytes == request.bytes && segment && !segment->is_private &&
       segment->stream == request.stream) {

@@ -25,10 +25,11 @@ class DrainingMemory {
  public:
   DrainingMemory(World& world, MemoryMap& map) : world_(world), map_(map) {}
 
-  // The events are those of work on it; of what is sent to the host, `sent`
-  // bytes go before it or with it.
+  // `events`: of the work on it. `sent`: bytes sent to the host so far, the
+  // page's own among them.
   Draining& keep(PageEntry& page, Events events, uint64_t sent);
-  // Gives it to the allocator, now. The reference is void then.
+  // It goes to the allocator, when the mutex is given back. The reference is
+  // void then.
   void hand_over(Draining& draining, Freed& freed);
   // The same for memory that nobody keeps.
   void free_after(const Events& events, DeviceMemory memory, Freed& freed);
@@ -48,7 +49,7 @@ class DrainingMemory {
   Events not_happened(const Events& events) const;
 
  private:
-  void give_back(DeviceMemory memory, const Events& events, Freed& freed);
+  void make_wait(Stream stream, const Events& events) noexcept;
 
   World& world_;
   MemoryMap& map_;

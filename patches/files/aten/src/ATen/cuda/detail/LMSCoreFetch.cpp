@@ -5,8 +5,14 @@
 namespace at::cuda::lms {
 
 bool Fetcher::wait_for(PageEntry* page, Lock& lock) {
-  lock.wait(
-      arrived_, [page] { return page->state != PageEntry::State::kArriving; });
+  const auto is_settled = [page] {
+    return page->state != PageEntry::State::kArriving;
+  };
+  if (!is_settled()) {
+    // Who brings it may need the memory that this thread has pinned.
+    const Contention::Waiting waiting(books_.contention);
+    lock.wait(arrived_, is_settled);
+  }
   return page->state == PageEntry::State::kResident;
 }
 
@@ -28,7 +34,11 @@ void Fetcher::fetch(PageEntry* page) {
 
 // False if there is no room.
 bool Fetcher::try_ahead(PageEntry* page) {
-  relocator_.make_gap(request_for(*page, books_.world));
+  const auto request = [&] {
+    const Lock lock(books_.mutex);
+    return request_for(*page, books_.world);
+  };
+  relocator_.make_gap(request());
   const auto is_wanted = [page] {
     return !page->dead && page->state == PageEntry::State::kPagedOut;
   };
@@ -119,7 +129,7 @@ void Fetcher::fetch_ahead(const std::vector<PageEntry*>& pages) noexcept {
   Freed freed(books_.contention);
   const Lock lock(books_.mutex);
   for (PageEntry* page : pages) {
-    residence_.drop_pin(page, freed);
+    residence_.drop_own_pin(page, freed);
   }
   books_.contention.note_unpins(pages.size());
 }

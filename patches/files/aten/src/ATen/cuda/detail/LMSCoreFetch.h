@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSCoreReclaim.h>
 #include <ATen/cuda/detail/LMSCoreRelocation.h>
 
+#include <condition_variable>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -29,7 +30,7 @@ class Fetcher {
   void fetch(PageEntry* page);
 
   // Starts page-ins that no operator needs yet, in order, as far as there is
-  // room for them.
+  // room for them. Drops the pager's own pins on the pages.
   void fetch_ahead(const std::vector<PageEntry*>& pages) noexcept;
 
  private:

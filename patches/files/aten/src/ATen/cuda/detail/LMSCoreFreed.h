@@ -22,14 +22,12 @@ class Freed {
     let_go();
   }
 
-  // Returns the address.
-  void* add(DeviceMemory memory) {
+  void add(DeviceMemory memory) {
     if (!is_letting_go_) {
       is_letting_go_ = true;
       contention_.begin_letting_go();
     }
     memory_.push_back(std::move(memory));
-    return memory_.back().get();
   }
   void add(std::unique_ptr<PageEntry> page) {
     pages_.push_back(std::move(page));
@@ -54,7 +52,7 @@ class Freed {
  private:
   Contention& contention_;
   std::function<void()> before_;
-  // The memory goes first: a page's end may free the storage's own.
+  // The memory goes first: the end of a page may free its StorageImpl.
   std::vector<std::unique_ptr<PageEntry>> pages_;
   std::vector<DeviceMemory> memory_;
   bool is_letting_go_ = false;

@@ -18,7 +18,7 @@ constexpr size_t round_up(size_t bytes, size_t unit) {
 struct Page {
   uint64_t id = 0; // never given to another
   size_t bytes = 0; // of the storage, not rounded to the allocator's block
-  bool resident = false; // on the device, or on its way there
+  bool resident = false; // on the device, also while it moves within it
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // the host has its bytes: evicting it copies nothing
   // No storage's, but memory that one was evicted from while its bytes are

@@ -24,8 +24,9 @@ struct PageEntry : Page {
 
   size_t index = 0; // in the page table
   State state = State::kResident;
-  DeviceMemory memory; // null unless resident
-  Block* block = nullptr; // in the map of memory; null unless resident
+  // Both null while the bytes are on the host only.
+  DeviceMemory memory;
+  Block* block = nullptr; // in the map of memory
   // Empty unless it holds the bytes. Kept when they are paged in, until they
   // are written or host memory runs short.
   HostPieces host;
@@ -41,15 +42,16 @@ struct PageEntry : Page {
   Event arrival; // the copy that brought the bytes is done
   // What a stream's time counts as that waits for it.
   Activity waits_for = Activity::kWaitForDemand;
-  Event write_back; // unless resident: the last copy to or from `host` is done
+  Event write_back; // unless resident: the last copy of the bytes is done
   // Bytes sent to the host when the page-out was; tells page-outs apart.
   uint64_t written_back_at = 0;
 
   uint32_t pins = 0;
+  uint32_t own_pins = 0; // of these, the pager's, which need no address
   bool dead = false; // its storage is gone; the last pin frees the entry
 
-  // The address becomes visible with the first pin, and after the last one it
-  // is not any more.
+  // The address becomes visible with the first pin that needs it, and after the
+  // last one it is not any more.
   virtual void show_address() {}
   virtual void hide_address() {}
   // The last pin of a dead page is given back.
@@ -73,12 +75,12 @@ struct PageEntry : Page {
 
   // The program sees the address.
   bool is_shown() const {
-    return pins > 0 && state == State::kResident;
+    return pins > own_pins && state == State::kResident;
   }
   Pool pool() const {
     return bytes <= kSmallSize ? kSmallPool : kLargePool;
   }
-  // What policies see follows from the rest.
+  // Tells policies (`resident`, `evictable`, `clean`) what has changed.
   void update();
 };
 

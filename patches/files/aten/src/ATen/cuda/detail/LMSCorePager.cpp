@@ -1,5 +1,7 @@
 #include <ATen/cuda/detail/LMSCorePager.h>
 
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -36,8 +38,9 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
       break;
     }
     if (!page->resident) {
-      pin(entry(page));
       sequel.ahead.push_back(entry(page));
+      residence.add_own_pin(entry(page));
+      books.contention.note_pins(1);
     }
   }
 }
@@ -47,7 +50,11 @@ void Pager::complete(Sequel& sequel) {
   sequel.freed.let_go();
   reclaimer.finish(sequel.eviction);
   if (sequel.draft) {
-    finish_plan(*sequel.draft, sequel);
+    try {
+      finish_plan(*sequel.draft, sequel);
+    } catch (const std::exception& error) {
+      books.world.warn("LMS could not make a plan: ", error);
+    }
   }
   if (!sequel.ahead.empty()) {
     fetcher.fetch_ahead(sequel.ahead);

@@ -58,7 +58,7 @@ class Pager {
 
     Freed freed;
     Eviction eviction{/*may_wait=*/true};
-    std::vector<PageEntry*> ahead; // to be fetched; they are pinned
+    std::vector<PageEntry*> ahead; // to be fetched; the pager pins them
     std::shared_ptr<Draft> draft;
     std::shared_ptr<void> dropped;
     Events overtaken; // the host waits for them in the end

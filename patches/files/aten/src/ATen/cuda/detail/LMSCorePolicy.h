@@ -121,7 +121,7 @@ class Policy {
 };
 
 // Works on the actions' draft until it is finished, for callers that need no
-// lock.
+// lock, and for drafts that take no time.
 void finish_draft(Policy& policy, Actions& actions);
 
 // What is done for a policy besides what it asks for.

@@ -47,9 +47,9 @@ class Progress {
   // Finds out what has drained and arrived by now, and tells the request.
   void tell(Request& request);
 
-  // The end of the operators that the host is too far ahead of, with `op` the
-  // last one, which was launched on the stream. Empty if it is not. See Note
-  // [The host's lead].
+  // `op` has been launched on the stream. The end of the operators that the
+  // host is too far ahead of; empty if there are none such. See Note [The
+  // host's lead].
   Events overtaken_by(const Operator& op, Stream stream);
 
  private:

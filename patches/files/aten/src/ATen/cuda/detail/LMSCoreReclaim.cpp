@@ -56,6 +56,7 @@ void Reclaimer::finish(Eviction& eviction) {
     evict(eviction, freed);
   }
   eviction.has_failed = eviction.has_failed || !eviction.pages.empty();
+  eviction.pages.clear(); // they may die before the next eviction
 }
 
 std::vector<Page*> Reclaimer::all_evictable() {

@@ -48,7 +48,7 @@ class Reclaimer {
 
   // Evicts the pages, in order, until a wait is needed. With the mutex.
   void evict(Eviction& eviction, Freed& freed);
-  // Waits and goes on until all are evicted that can be. The same ones are as
+  // Waits and goes on until all are evicted that can be: the same ones as
   // without a wait, so that it does not matter how long page-locking takes.
   // Without the mutex.
   void finish(Eviction& eviction);

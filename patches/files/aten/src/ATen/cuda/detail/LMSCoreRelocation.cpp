@@ -45,15 +45,16 @@ Clearing Relocator::begin(const Request& request, Pages& moving) {
   }
   Clearing clearing = cheapest_clearing(books_.map.layout(), request, &hand_);
   HostMemory::Wait unneeded(/*is_allowed=*/false);
+  moving.reserve(clearing.pages.size());
   for (Page* page : clearing.pages) {
     if (page->draining) {
-      residence_.evict(page, unneeded, freed); // its bytes have drained
+      residence_.evict(page, unneeded, freed); // that copies nothing
       continue;
     }
-    entry(page)->state = PageEntry::State::kArriving;
-    residence_.add_pin(entry(page));
-    books_.contention.note_pins(1);
     moving.push_back(entry(page));
+    entry(page)->state = PageEntry::State::kArriving;
+    residence_.add_own_pin(entry(page));
+    books_.contention.note_pins(1);
   }
   return clearing;
 }
@@ -136,7 +137,7 @@ void Relocator::end(const Pages& moving) noexcept {
       if (page->state == PageEntry::State::kArriving) {
         residence_.stay(page, freed);
       }
-      residence_.drop_pin(page, freed);
+      residence_.drop_own_pin(page, freed);
     }
     books_.contention.note_unpins(moving.size());
   }

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSCoreResidence.h>
 #include <ATen/cuda/detail/LMSCoreSpace.h>
 
+#include <condition_variable>
 #include <vector>
 
 namespace at::cuda::lms {

@@ -60,6 +60,30 @@ void Residence::note_end_of_stay(const PageEntry& page) {
 // --- pins ---
 
 void Residence::add_pin(PageEntry* page) {
+  take_pin(page);
+  if (page->pins - page->own_pins == 1 && page->is_shown()) {
+    page->show_address();
+  }
+}
+
+void Residence::drop_pin(PageEntry* page, Freed& freed) noexcept {
+  if (page->pins - page->own_pins == 1 && !page->dead) {
+    page->hide_address();
+  }
+  give_pin(page, freed);
+}
+
+void Residence::add_own_pin(PageEntry* page) {
+  ++page->own_pins;
+  take_pin(page);
+}
+
+void Residence::drop_own_pin(PageEntry* page, Freed& freed) noexcept {
+  --page->own_pins;
+  give_pin(page, freed);
+}
+
+void Residence::take_pin(PageEntry* page) {
   if (page->pins++ > 0) {
     return;
   }
@@ -68,12 +92,9 @@ void Residence::add_pin(PageEntry* page) {
     books_.stats.pinned_bytes[pool].add(static_cast<int64_t>(page->bytes));
   }
   page->update();
-  if (page->is_shown()) {
-    page->show_address();
-  }
 }
 
-void Residence::drop_pin(PageEntry* page, Freed& freed) noexcept {
+void Residence::give_pin(PageEntry* page, Freed& freed) noexcept {
   if (--page->pins > 0) {
     return;
   }
@@ -84,10 +105,9 @@ void Residence::drop_pin(PageEntry* page, Freed& freed) noexcept {
   if (page->dead) {
     page->end();
     freed.add(std::unique_ptr<PageEntry>(page));
-    return;
+  } else {
+    page->update();
   }
-  page->hide_address();
-  page->update();
 }
 
 // --- uses ---
@@ -104,7 +124,7 @@ void Residence::note_use(PageEntry* page, Stream stream) {
   if (is_user && !world_.may_be_another(stream)) {
     return;
   }
-  // Another stream with the handle may have waited for it.
+  // Another stream that had the handle may have waited for it.
   if (page->arrival && !(is_user && world_.has_happened(page->arrival))) {
     world_.wait(stream, {page->arrival}, page->waits_for);
   }
@@ -128,7 +148,8 @@ Events Residence::uses_of(const PageEntry& page) {
 
 Event Residence::copy_out(PageEntry* page, const HostPieces* host) {
   Copy copy{Copy::Kind::kOut, *page, nullptr, host, {}};
-  // Users have waited for the arrival; if the home stream has not, it is here.
+  // Users have waited for the arrival; if the home stream has not, uses_of has
+  // it.
   copy.after = world_.queued(page->home);
   append(copy.after, uses_of(*page));
   Event end = world_.copy(copy);
@@ -143,7 +164,7 @@ Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
   HostPieces host;
   if (!is_clean) {
     host = books_.host.allocate(page->bytes, wait);
-    if (host.empty() || wait.is_needed()) {
+    if (host.empty()) {
       if (!wait.is_needed()) {
         last_failure_ = "host memory for paged-out storages is spent";
       }
@@ -241,7 +262,7 @@ void Residence::arrive(
   Copy copy{Copy::Kind::kIn, *page, memory.get(), nullptr, {}};
   copy.after = world_.queued(page->home);
   append(copy.after, pending);
-  // Page-outs of clean pages are page-ins themselves.
+  // After a page-out that copied nothing there is none to wait for.
   if (books_.progress.must_await(page->written_back_at)) {
     copy.after.push_back(page->write_back);
   }
@@ -315,7 +336,7 @@ void Residence::stay(PageEntry* page, Freed& freed) {
     free_while_used(page, freed);
   } else {
     page->update();
-    if (page->pins > 1) {
+    if (page->is_shown()) {
       page->show_address();
     }
   }

@@ -21,7 +21,7 @@ class Residence {
   // is left of it goes with its last pin.
   void end(PageEntry* page, Freed& freed);
   // Frees the memory of a resident page that dies, see Note [Handing memory
-  // over]. Returns the address.
+  // over]. Returns its address.
   void* free_while_used(PageEntry* page, Freed& freed);
   // The memory is no page's any more.
   DeviceMemory detach(PageEntry* page);
@@ -30,6 +30,9 @@ class Residence {
 
   void add_pin(PageEntry* page);
   void drop_pin(PageEntry* page, Freed& freed) noexcept;
+  // The pager's own, while it brings or moves the page.
+  void add_own_pin(PageEntry* page);
+  void drop_own_pin(PageEntry* page, Freed& freed) noexcept;
 
   // --- uses ---
 
@@ -44,8 +47,8 @@ class Residence {
   // Leaves the bytes on the host; the memory drains. Null, with the page as it
   // was, if a wait is needed or the bytes cannot be evicted.
   Draining* page_out(PageEntry* page, HostMemory::Wait& wait);
-  // Gives up the memory of a page, or of none (draining), at once. False if a
-  // wait is needed or the bytes cannot be evicted.
+  // Gives up the memory, at once: that of a page, or memory that drains. False
+  // if a wait is needed or the bytes cannot be evicted.
   bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
   // Of the last page-out that failed; empty if none has.
   const std::string& last_failure() const {
@@ -72,6 +75,8 @@ class Residence {
   void stay(PageEntry* page, Freed& freed);
 
  private:
+  void take_pin(PageEntry* page);
+  void give_pin(PageEntry* page, Freed& freed) noexcept;
   void attach(PageEntry* page, DeviceMemory memory);
   void note_end_of_stay(const PageEntry& page);
   void end_dead_arrival(PageEntry* page, DeviceMemory memory, Freed& freed);

@@ -46,8 +46,8 @@ class World {
 
   // Memory for the page, of its home stream if that has some. Whoever uses it
   // waits for what is added to `pending`. Makes room for it, and throws if
-  // there can be none; but for a page that is fetched `ahead` of its use it
-  // takes what is free, and returns null if nothing is.
+  // there can be none; but if `is_ahead`, of the page's use, it takes what is
+  // free, and returns null if nothing is.
   virtual DeviceMemory allocate(
       const PageEntry& page,
       bool is_ahead,
@@ -88,6 +88,7 @@ class World {
 
   // --- the rest ---
 
+  // With or without the mutex, as the next one.
   virtual const Traits& traits() const = 0;
   // Of an error that one of these has thrown, for people.
   virtual std::string reason_of(const std::exception& error) const {

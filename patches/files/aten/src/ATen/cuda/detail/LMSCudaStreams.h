@@ -31,7 +31,7 @@ namespace at::cuda::lms {
 // which a thread may need that the device waits for.
 
 // The streams of one device that work on storages. Guarded by the mutex of the
-// lms::Device, except where noted.
+// device's pager, except where noted.
 class Streams {
  public:
   explicit Streams(c10::DeviceIndex device) : device_(device) {}

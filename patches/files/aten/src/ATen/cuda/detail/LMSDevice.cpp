@@ -5,12 +5,10 @@
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <utility>
 
 namespace at::cuda::lms {

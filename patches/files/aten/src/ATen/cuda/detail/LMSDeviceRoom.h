@@ -12,8 +12,8 @@ namespace at::cuda::lms {
 
 class Device;
 
-// What allocations ask for: memory that others have, and what keeps it from
-// being theirs. Called without the mutex, except where noted.
+// What allocations ask for: room, and what the memory that they get has to wait
+// for. Called without the mutex, except where noted.
 class Room {
  public:
   explicit Room(Device& device) : device_(device) {}

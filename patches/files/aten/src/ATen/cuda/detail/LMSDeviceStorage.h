@@ -14,10 +14,11 @@ class Device;
 // storage's DataPtr, which owns it; while pinned it outlives that DataPtr.
 //
 // Note [Only pins touch the StorageImpl]
-// The address that a StorageImpl shows changes only when its first pin is taken
-// or its last pin is given back, by a thread that holds a reference to it.
-// Paging works on the record alone, so a storage may die on one thread while
-// another evicts it, without any reference count being raised.
+// The address that a StorageImpl shows changes only when an operator's first
+// pin is taken or its last pin is given back, or the bytes arrive while there
+// is such a pin: a thread holds a reference to it then. Paging works on the
+// record alone, with pins of its own that show nothing, so a storage may die on
+// one thread while another evicts it, without any reference count being raised.
 //
 // Guarded by the mutex of `device`, except where noted.
 struct ManagedStorage final : c10::lms::Context, PageEntry {

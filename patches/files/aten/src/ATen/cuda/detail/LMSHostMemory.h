@@ -41,7 +41,7 @@ namespace at::cuda::lms {
 // together never exceeds the limit, see Note [Processes that share the host's
 // memory].
 //
-// Thread safe. Its mutex is the innermost lock of LMS.
+// Thread safe. Under its mutex only the lock of the ledger's file is taken.
 class HostMemory {
  public:
   // Sub-allocation granularity, bytes; a copy engine's preferred alignment.
