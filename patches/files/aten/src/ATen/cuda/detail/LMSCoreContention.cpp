@@ -58,12 +58,16 @@ void Contention::note_change() noexcept {
 
 Contention::Waiting::Waiting(Contention& contention)
     : contention_(contention), own_(pins_of_this_thread(contention.device_)) {
-  contention_.waiting_pins_ += own_;
-  contention_.changed_.notify_all(); // others may wait for this thread's pins
+  contention_.begin_waiting(own_);
 }
 
 Contention::Waiting::~Waiting() {
   contention_.waiting_pins_ -= own_;
+}
+
+void Contention::begin_waiting(int64_t own) {
+  waiting_pins_ += own;
+  changed_.notify_all(); // others may wait for this thread's pins
 }
 
 bool Contention::others_hold_pins() {
@@ -81,10 +85,9 @@ bool Contention::wait_for_others(
   }
   ++waiters_;
   const int64_t own = pins_of_this_thread(device_);
-  std::optional<Waiting> waiting;
   {
     const Lock lock(mutex_);
-    waiting.emplace(*this);
+    begin_waiting(own);
   }
   // The host waits because the memory it needs is in use by operators that
   // other threads are launching right now, or by collectives under way. It
@@ -105,7 +108,7 @@ bool Contention::wait_for_others(
   }
   {
     const Lock lock(mutex_);
-    waiting.reset();
+    waiting_pins_ -= own;
   }
   --waiters_;
   return changed;

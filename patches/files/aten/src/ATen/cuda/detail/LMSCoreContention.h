@@ -70,6 +70,7 @@ class Contention {
 
  private:
   void note_change() noexcept;
+  void begin_waiting(int64_t own);
 
   const DeviceIndex device_;
   std::mutex& mutex_;
