@@ -12,6 +12,8 @@ import pytest
 from support import compatibility
 from support.device import Device, find
 
+# A machine's own constraints for pip (pip.conf) are not for the wheels that tests make.
+os.environ.setdefault("PIP_CONSTRAINT", os.devnull)
 # Its assertions say what differs, as those in tests do.
 pytest.register_assert_rewrite("support.programs")
 
