@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def run(script: Path, upstream: Path) -> subprocess.CompletedProcess[str]:
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_CONSTRAINT": os.devnull,
     }
     return subprocess.run([str(script)], env=variables, capture_output=True, text=True)
 
