@@ -16,15 +16,20 @@ size_t block_size(size_t bytes) {
   return at::cuda::lms::round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
 }
 
-Memory::Memory(size_t capacity, at::cuda::lms::Layout& layout)
-    : layout_(layout) {
+Memory::Memory(size_t capacity, at::cuda::lms::Books& books)
+    : books_(books), layout_(books.map.layout()) {
   at::cuda::lms::Segment segment;
   segment.size = capacity / kMinBlockSize * kMinBlockSize;
   layout_.add_segment(kBase, segment);
   add_free(kBase, segment.size);
+  books_.map.set_limit(segment.size);
+  books_.map.set_limited(true);
+  books_.policy->set_capacity(segment.size);
 }
 
-std::optional<uintptr_t> Memory::allocate(size_t bytes) {
+std::optional<uintptr_t> Memory::allocate(
+    size_t bytes,
+    at::cuda::lms::Events& pending) {
   const size_t wanted = block_size(bytes);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) {
@@ -37,7 +42,14 @@ std::optional<uintptr_t> Memory::allocate(size_t bytes) {
   if (size < range) {
     add_free(address + size, range - size);
   }
+  at::cuda::lms::append(
+      pending, books_.draining.handover().take(address, size));
   return address;
+}
+
+// Bytes of the block that begins there.
+size_t Memory::size_at(uintptr_t address) {
+  return layout_.find(address).second->size;
 }
 
 void Memory::release(uintptr_t address) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSCoreLayout.h>
+#include <ATen/cuda/detail/LMSCoreBooks.h>
 
 #include <cstddef>
 #include <map>
@@ -14,25 +14,27 @@ namespace lms_replay {
 size_t block_size(size_t bytes);
 
 // The device's memory: one segment, filled best fit by the caching allocator's
-// rules. It keeps the map of memory as the allocator's trace events do.
+// rules. It keeps the books of a pager as the allocator's trace events do.
 class Memory {
  public:
-  Memory(size_t capacity, at::cuda::lms::Layout& layout);
+  // It is all that the pager may have.
+  Memory(size_t capacity, at::cuda::lms::Books& books);
 
-  // Nothing if no free range is large enough.
-  std::optional<uintptr_t> allocate(size_t bytes);
+  // Nothing if no free range is large enough. Whoever uses it waits for what is
+  // added to `pending`.
+  std::optional<uintptr_t> allocate(
+      size_t bytes,
+      at::cuda::lms::Events& pending);
   void release(uintptr_t address);
-  // Bytes of the block that begins there.
-  size_t size_at(uintptr_t address) {
-    return layout_.find(address).second->size;
-  }
   // The longest run of free blocks and evictable pages, bytes.
   size_t largest_window() const;
 
  private:
+  size_t size_at(uintptr_t address);
   void add_free(uintptr_t address, size_t size);
   void remove_free(std::map<uintptr_t, size_t>::iterator range);
 
+  at::cuda::lms::Books& books_;
   at::cuda::lms::Layout& layout_;
   std::map<uintptr_t, size_t> free_; // free ranges, no two of them adjacent
   std::set<std::pair<size_t, uintptr_t>> free_by_size_;

@@ -31,13 +31,9 @@ VirtualWorld::VirtualWorld(const Machine& machine, const Traits& traits)
 
 void VirtualWorld::start(Pager& pager, size_t capacity) {
   pager_ = &pager;
-  MemoryMap& map = pager.books.map;
-  memory_ = std::make_unique<Memory>(capacity, map.layout());
-  map.set_limit(map.layout().reserved());
-  map.set_limited(true);
+  memory_ = std::make_unique<Memory>(capacity, pager.books);
   // The one segment has been taken because memory ran short.
   pager.books.has_evicted = true;
-  pager.books.policy->set_capacity(map.limit());
 }
 
 // --- the program ---
@@ -107,14 +103,10 @@ DeviceMemory VirtualWorld::allocate(
 
 // Null if no free range is large enough.
 DeviceMemory VirtualWorld::take(size_t bytes, Events& pending) {
-  const auto address = memory_->allocate(bytes);
+  const auto address = memory_->allocate(bytes, pending);
   if (!address) {
     return nullptr;
   }
-  append(
-      pending,
-      pager_->books.draining.handover().take(
-          *address, memory_->size_at(*address)));
   return DeviceMemory(reinterpret_cast<void*>(*address), FreeMemory{this});
 }
 

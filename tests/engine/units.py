@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from functools import cache
+import hashlib
 from pathlib import Path
 
 from lms_cli import files, paths
+from lms_cli.wheel import compile, toolchain
 from support import archives
 from support.device import TESTS
 
@@ -17,24 +16,14 @@ URL = "https://deb.debian.org/debian/pool/main/g/googletest/googletest_1.12.1.or
 SHA256 = "81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2"
 
 
-@cache
 def program() -> Path:
     """The compiled tests; compiles what has changed since they last were."""
-    tree = paths.home().resolve() / "unit"
-    if (tree / "CMakeCache.txt").exists() and str(UNIT) not in (
-        tree / "CMakeCache.txt"
-    ).read_text():
-        shutil.rmtree(tree)  # CMake keeps to its source folder
+    # A checkout has its own folder, since CMake keeps to its source folder.
+    tree = paths.home().resolve() / f"unit-{hashlib.sha256(str(UNIT).encode()).hexdigest()[:12]}"
     settings = {
-        "LMS_SOURCE_DIR": TESTS.parent / "patches" / "files",
-        "LMS_GOOGLETEST": archives.unpacked(archives.fetch(URL, SHA256), "googletest"),
+        "CMAKE_CXX_COMPILER": str(toolchain.find_compiler()),
+        "LMS_SOURCE_DIR": str(paths.PATCHES / "files"),
+        "LMS_GOOGLETEST": str(archives.unpacked(archives.fetch(URL, SHA256), "googletest")),
     }
     with files.locked(tree):
-        defined = [f"-D{name}={value}" for name, value in settings.items()]
-        for command in (
-            ["cmake", "-S", UNIT, "-B", tree, "-G", "Ninja", *defined],
-            ["cmake", "--build", tree],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-    return tree / "lms-unit"
+        return compile.run_cmake(UNIT, tree, "lms-unit", "lms-unit", settings)

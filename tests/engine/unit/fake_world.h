@@ -52,11 +52,7 @@ class FakeWorld final : public World {
 
   // Device memory for so many pages.
   void start(size_t pages) {
-    MemoryMap& map = pager.books.map;
-    memory.emplace(pages * kPage, map.layout());
-    map.set_limit(map.layout().reserved());
-    map.set_limited(true);
-    pager.books.policy->set_capacity(map.limit());
+    memory.emplace(pages * kPage, pager.books);
   }
 
   // --- a program ---
@@ -83,11 +79,21 @@ class FakeWorld final : public World {
     const Lock lock(pager.books.mutex);
     pager.unpin([&] { return std::exchange(page, nullptr); }, freed);
   }
-  // As the pager does before it fetches a page ahead.
+  // As the pager does before it fetches a page ahead, and afterwards.
   void pin_as_pager(PageEntry* page) {
     const Lock lock(pager.books.mutex);
     pager.residence.add_own_pin(page);
-    pager.books.contention.note_pins(1);
+  }
+  void unpin_as_pager(PageEntry* page) {
+    Freed freed(pager.books.contention);
+    const Lock lock(pager.books.mutex);
+    pager.residence.drop_own_pin(page, freed);
+  }
+  // As a policy has it done early: the memory is kept while it drains.
+  bool page_out(PageEntry* page) {
+    const Lock lock(pager.books.mutex);
+    HostMemory::Wait wait(/*is_allowed=*/false);
+    return pager.residence.page_out(page, wait) != nullptr;
   }
   // An operator that reads the page, or writes it.
   void use(PageEntry* page, bool writes = false) {
@@ -136,11 +142,11 @@ class FakeWorld final : public World {
     if (meanwhile) {
       std::exchange(meanwhile, nullptr)();
     }
-    auto address = memory->allocate(page.bytes);
+    auto address = memory->allocate(page.bytes, pending);
     if (!address && !is_ahead) {
       Request request = request_for(page, *this);
       pager.reclaimer.reclaim(request, Scope::kWindow, /*may_wait=*/true);
-      address = memory->allocate(page.bytes);
+      address = memory->allocate(page.bytes, pending);
     }
     if (!address && is_ahead) {
       return nullptr;
@@ -148,10 +154,6 @@ class FakeWorld final : public World {
     if (!address) {
       throw std::runtime_error("no room");
     }
-    append(
-        pending,
-        pager.books.draining.handover().take(
-            *address, memory->size_at(*address)));
     return DeviceMemory(reinterpret_cast<void*>(*address), FreeMemory{this});
   }
   void free(void* address) noexcept override {

@@ -40,6 +40,17 @@ class ThePager : public testing::Test {
     return pages.back().get();
   }
 
+  // Memory is full but for two holes, with this page between.
+  PageEntry* make_between_holes() {
+    PageEntry* first = world.make();
+    PageEntry* second = make();
+    PageEntry* third = world.make();
+    (void)make();
+    world.end(first);
+    world.end(third);
+    return second;
+  }
+
   struct Ender {
     FakeWorld* world;
     void operator()(PageEntry* page) const {
@@ -125,12 +136,7 @@ TEST_F(ThePager, the_next_owner_of_memory_waits_for_the_copy) {
 
 TEST_F(ThePager, nobody_waits_for_a_copy_that_has_ended) {
   PageEntry* page = make();
-  {
-    Freed freed(world.pager.books.contention);
-    const Lock lock(world.pager.books.mutex);
-    HostMemory::Wait wait(/*is_allowed=*/false);
-    EXPECT_TRUE(world.pager.residence.page_out(page, wait));
-  }
+  EXPECT_TRUE(world.page_out(page));
   world.catch_up();
   EXPECT_EQ(world.evict_all(), 1u); // what drains
   Events pending;
@@ -238,12 +244,7 @@ TEST_F(ThePager, copies_that_only_save_a_copy_go_when_host_memory_is_spent) {
 }
 
 TEST_F(ThePager, room_is_made_by_moving_aside) {
-  PageEntry* first = world.make();
-  PageEntry* second = make();
-  PageEntry* third = world.make();
-  (void)make();
-  world.end(first);
-  world.end(third);
+  PageEntry* second = make_between_holes();
   Request request;
   request.bytes = 2 * FakeWorld::kPage;
   world.pager.relocator.make_gap(request); // nothing was evicted so far
@@ -261,12 +262,7 @@ TEST_F(ThePager, room_is_made_by_moving_aside) {
 }
 
 TEST_F(ThePager, a_page_that_cannot_move_stays) {
-  PageEntry* first = world.make();
-  PageEntry* second = make();
-  PageEntry* third = world.make();
-  (void)make();
-  world.end(first);
-  world.end(third);
+  PageEntry* second = make_between_holes();
   world.pager.books.note_shortage();
   world.copies_fail = true;
   const void* before = second->memory.get();
@@ -337,26 +333,16 @@ TEST_F(ThePager, an_address_is_seen_while_an_operator_needs_it) {
 TEST_F(ThePager, what_the_pager_does_shows_no_address) {
   auto* page = world.adopt(std::make_unique<Visible>());
   world.evict_all();
-  bool was_visible = false;
   world.pin_as_pager(page);
-  {
-    Freed freed(world.pager.books.contention);
-    const Lock lock(world.pager.books.mutex);
-    world.pager.residence.add_own_pin(page);
-  }
-  world.pager.fetcher.fetch_ahead({page});
-  was_visible = page->is_visible; // one of the pager's pins is left
+  world.pin_as_pager(page);
+  world.pager.fetcher.fetch_ahead({page}); // one of the pins is left
   EXPECT_EQ(page->state, State::kResident);
-  EXPECT_FALSE(was_visible);
+  EXPECT_FALSE(page->is_visible);
   world.pin(page); // an operator comes
   EXPECT_TRUE(page->is_visible);
   world.unpin(page);
   EXPECT_FALSE(page->is_visible);
-  {
-    Freed freed(world.pager.books.contention);
-    const Lock lock(world.pager.books.mutex);
-    world.pager.residence.drop_own_pin(page, freed);
-  }
+  world.unpin_as_pager(page);
   world.end(page);
 }
 
@@ -364,11 +350,9 @@ TEST_F(ThePager, memory_that_drains_is_not_free_before_its_copy) {
   auto odd = std::make_unique<PageEntry>(/*home=*/nullptr);
   odd->bytes = FakeWorld::kPage - 100; // its block is larger
   PageEntry* page = world.adopt(std::move(odd));
+  EXPECT_TRUE(world.page_out(page));
   {
-    Freed freed(world.pager.books.contention);
     const Lock lock(world.pager.books.mutex);
-    HostMemory::Wait wait(/*is_allowed=*/false);
-    EXPECT_TRUE(world.pager.residence.page_out(page, wait));
     Request request;
     world.pager.books.draining.tell(world.pager.books.progress, request);
     EXPECT_EQ(request.drained, 0u);

@@ -131,7 +131,6 @@ void Fetcher::fetch_ahead(const std::vector<PageEntry*>& pages) noexcept {
   for (PageEntry* page : pages) {
     residence_.drop_own_pin(page, freed);
   }
-  books_.contention.note_unpins(pages.size());
 }
 
 } // namespace at::cuda::lms

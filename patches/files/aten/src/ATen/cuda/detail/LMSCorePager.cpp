@@ -40,7 +40,6 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
     if (!page->resident) {
       sequel.ahead.push_back(entry(page));
       residence.add_own_pin(entry(page));
-      books.contention.note_pins(1);
     }
   }
 }

@@ -54,7 +54,6 @@ Clearing Relocator::begin(const Request& request, Pages& moving) {
     moving.push_back(entry(page));
     entry(page)->state = PageEntry::State::kArriving;
     residence_.add_own_pin(entry(page));
-    books_.contention.note_pins(1);
   }
   return clearing;
 }
@@ -139,7 +138,6 @@ void Relocator::end(const Pages& moving) noexcept {
       }
       residence_.drop_own_pin(page, freed);
     }
-    books_.contention.note_unpins(moving.size());
   }
   arrived_.notify_all();
 }

@@ -76,11 +76,13 @@ void Residence::drop_pin(PageEntry* page, Freed& freed) noexcept {
 void Residence::add_own_pin(PageEntry* page) {
   ++page->own_pins;
   take_pin(page);
+  books_.contention.note_pins(1);
 }
 
 void Residence::drop_own_pin(PageEntry* page, Freed& freed) noexcept {
   --page->own_pins;
   give_pin(page, freed);
+  books_.contention.note_unpins(1);
 }
 
 void Residence::take_pin(PageEntry* page) {

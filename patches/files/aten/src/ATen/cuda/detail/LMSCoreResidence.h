@@ -30,7 +30,8 @@ class Residence {
 
   void add_pin(PageEntry* page);
   void drop_pin(PageEntry* page, Freed& freed) noexcept;
-  // The pager's own, while it brings or moves the page.
+  // The pager's own, while it brings or moves the page. The calling thread
+  // gives them back, as Contention is told.
   void add_own_pin(PageEntry* page);
   void drop_own_pin(PageEntry* page, Freed& freed) noexcept;
 
