@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/OperatorEntry.h>
 #include <ATen/cuda/detail/LMSOperatorAttempt.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorRecurrent.h>
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
@@ -66,6 +67,9 @@ class OperatorScope {
   void adopt(c10::ArrayRef<IValue> results) {
     Trace::end(span_);
     TouchedList touched = touched_by_results(results);
+    for (const Touched& entry : touched_by_results(made_inside())) {
+      touched.push_back(entry);
+    }
     auto used = std::move(pinned_);
     pinned_.clear();
     for (const Touched& entry : touched) {
@@ -132,6 +136,7 @@ void run_once(
   }
   if (!attempt) {
     note_step();
+    keep_made_inside(torch::jit::last(*stack, schema.returns().size()));
     return;
   }
   attempt->end();
@@ -283,6 +288,12 @@ class Interception {
       if (!op || !op->hasSchema()) {
         continue;
       }
+      if (is_recurrent(name)) {
+        if (dense_.insert(name).second) {
+          add_recurrent(name);
+        }
+        continue;
+      }
       // Those that have no kernel yet are looked at again when more is
       // registered.
       if (runs_on_cuda(*op) && dense_.insert(name).second) {
@@ -299,6 +310,15 @@ class Interception {
   }
 
  private:
+  // Where the operator would be taken to pieces: in autograd, or without it.
+  void add_recurrent(const c10::OperatorName& name) {
+    for (const auto key : {DispatchKey::AutogradCUDA, kKey}) {
+      add(name,
+          key,
+          c10::KernelFunction::makeFromBoxedFunction<&run_recurrent>());
+    }
+  }
+
   void add(
       const c10::OperatorName& name,
       DispatchKey key,
