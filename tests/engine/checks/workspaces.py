@@ -88,6 +88,18 @@ class TestWorkspaces(TestCase):
         assert largest() == before
         assert_kept(tensors)
 
+    def test_an_operator_gets_what_is_free_in_pieces(self) -> None:
+        """And no chance to take another algorithm."""
+        filled(LIMIT)  # it is one segment then
+        sizes = (20 * MIB, 18 * MIB, 20 * MIB)
+        _, middle, _ = tensors = [numbers(size // 4).cuda() for size in sizes]
+        for _ in range(2):
+            assert torch.special.airy_ai(middle).item() == 1
+        assert_same(middle, numbers(sizes[1] // 4))
+        del tensors
+        large = numbers(40 * MIB // 4).cuda()  # beside it there are no 28 MiB
+        assert torch.special.airy_ai(large).item() == 0
+
     def test_a_guess_is_a_least_answer(self) -> None:
         lms.set_limit_lms(LIMIT)
         assert largest(guess=1) == largest()

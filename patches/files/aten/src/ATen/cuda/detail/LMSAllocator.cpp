@@ -287,6 +287,10 @@ void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
       return lent;
     }
     if (!more.wait_for_others()) {
+      if (!wanted.is_for_page && is_operator_repeated() &&
+          device.room().has_free(wanted.bytes)) {
+        throw MemoryInPieces();
+      }
       fail(error + "\n" + describe_memory(device));
     }
   }

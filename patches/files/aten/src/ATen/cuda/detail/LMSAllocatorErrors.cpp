@@ -23,6 +23,7 @@ struct Refusal {
 };
 
 // Of the calling thread.
+thread_local bool repeats_operator = false;
 thread_local int scopes = 0; // that it is inside of
 thread_local std::optional<Refusal> last_refusal;
 // What it gave up, neither retried nor reported yet.
@@ -58,6 +59,17 @@ RetryScope::RetryScope() {
 
 RetryScope::~RetryScope() {
   --scopes;
+}
+
+RepeatScope::RepeatScope(bool repeats)
+    : outer_(std::exchange(repeats_operator, repeats)) {}
+
+RepeatScope::~RepeatScope() {
+  repeats_operator = outer_;
+}
+
+bool is_operator_repeated() {
+  return repeats_operator;
 }
 
 void give_up_request() {

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdint>
+#include <exception>
 
 namespace at::cuda::lms {
 
@@ -30,6 +31,28 @@ class RetryScope {
   RetryScope& operator=(const RetryScope&) = delete;
   ~RetryScope();
 };
+
+// Note [Memory in pieces]
+// ~~~~~~~~~~~~~~~~~~~~~~~
+// Kernels may do with less memory: cuDNN takes another algorithm if it gets no
+// workspace for the best one, slower and with other bits. So an operator that
+// may run again gets no out-of-memory error where there is enough memory, but
+// in pieces. It gets an error that no kernel knows and catches; when its
+// storages lie side by side it runs again, and gets the memory.
+class MemoryInPieces final : public std::exception {};
+
+// While one lives, the calling thread runs an operator of this kind.
+class RepeatScope {
+ public:
+  explicit RepeatScope(bool repeats);
+  RepeatScope(const RepeatScope&) = delete;
+  RepeatScope& operator=(const RepeatScope&) = delete;
+  ~RepeatScope();
+
+ private:
+  const bool outer_;
+};
+bool is_operator_repeated();
 
 // The calling thread gives up the request that was refused last: the error
 // counts, unless a scope that it is inside of may yet retry.

@@ -41,11 +41,20 @@ bool Room::must_reclaim(size_t bytes) {
     const Lock lock(device_.mutex());
     return device_.map().may_grow(bytes);
   };
-  if (is_capturing() || !may_grow()) {
-    return !may_grow();
+  if (!may_grow()) {
+    return true;
+  }
+  if (is_capturing()) {
+    return false;
   }
   device_.limit().look_before_growth(growth_for(bytes));
   return !may_grow();
+}
+
+bool Room::has_free(size_t bytes) {
+  const Lock lock(device_.mutex());
+  const Layout& layout = device_.map().layout();
+  return layout.reserved() - layout.allocated() >= bytes;
 }
 
 bool Room::wait_for_others(uint64_t seen, Contention::GiveUp& give_up) {

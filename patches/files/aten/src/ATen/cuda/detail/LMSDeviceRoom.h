@@ -26,6 +26,8 @@ class Room {
   bool is_needed(const Request& request);
   // True if no new segment may be taken to serve the request.
   bool must_reclaim(size_t bytes);
+  // Whether so much is free, be it in pieces.
+  bool has_free(size_t bytes);
   // See Contention: waits for other threads, and for collectives.
   bool wait_for_others(uint64_t seen, Contention::GiveUp& give_up);
   // Pages out and gives the memory back to the driver.

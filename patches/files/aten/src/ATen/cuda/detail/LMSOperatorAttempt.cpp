@@ -66,14 +66,15 @@ bool Attempt::can_repeat() const {
   return is_from_pytorch(op_.schema());
 }
 
-bool Attempt::may_run_again() const {
-  if (is_capturing() || !can_repeat()) {
-    return false;
-  }
+bool Attempt::may_always_run_again() const {
   const auto& schema = op_.schema();
-  return !has_done_something() ||
-      (declares_writes(schema) && !schema.is_mutable() &&
-       !op_.hasTag(at::Tag::nondeterministic_seeded));
+  return can_repeat() && !is_capturing() && declares_writes(schema) &&
+      !schema.is_mutable() && !op_.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+bool Attempt::may_run_again() const {
+  return may_always_run_again() ||
+      (can_repeat() && !is_capturing() && !has_done_something());
 }
 
 c10::ArrayRef<c10::IValue> Attempt::restore() const {

@@ -31,6 +31,8 @@ class Attempt {
   }
   // Whether it is an operator that may ever run again.
   bool can_repeat() const;
+  // Whether it may run again whatever it has done by then.
+  bool may_always_run_again() const;
   // The operator ran out of memory: whether it may run again.
   bool may_run_again() const;
   // Puts the arguments back on the stack and returns them.

@@ -187,8 +187,11 @@ void run_pinned(
   for (const auto how : {Gather::kRoomy, Gather::kTight}) {
     try {
       const RetryScope retried;
+      const RepeatScope repeated(attempt.may_always_run_again());
       run_once(op, below, stack, &attempt);
       return;
+    } catch (const MemoryInPieces&) { // NOLINT(bugprone-empty-catch)
+      // It is in one piece the next time.
     } catch (const c10::OutOfMemoryError&) {
       if (!attempt.may_run_again()) {
         report_error();
