@@ -1,11 +1,13 @@
-"""Check and measure LMS on a machine with an NVIDIA GPU and the official PyTorch.
+"""Check and measure LMS on a machine with an NVIDIA GPU.
 
-    python docs/benchmarks/gpu.py --wheel torch-2.11.0+cu130.lms1-cp312-...whl --out results
+    pip install torch==2.11.0 pytest pytest-timeout pytest-xdist
+    pip install --find-links wheels torch_lms
+    python docs/benchmarks/gpu.py --out results
 
-Nothing is installed: the files of the LMS wheel are put over a copy of the PyTorch that runs this
-script, whose release and Python must be the wheel's. Then the whole-program tests run on the GPU,
-and the demo's models train with a limit of a half, a fourth and an eighth of what they need. The
-table goes to OUT/results.md, with the card's name.
+Three parts, `--part` chooses: the engine's tests on the GPU (`tests.log`), what LMS costs an
+operator, and cells of `lms bench` in real time. A cell trains a workload with a rival in a process
+of its own, within the ideal run's memory over a ratio. Each part is written to OUT/results.md, and
+each cell to OUT/cells.jsonl, as soon as it is done.
 """
 
 from __future__ import annotations
@@ -13,141 +15,273 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import time
-import zipfile
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "scripts" / "lms_demo" / "train.py"
-TESTS = ("test_programs.py", "test_programs_scenarios.py", "test_tensor_surface.py")
-RATIOS = (2, 4, 8)
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from lms_bench import catalogue  # noqa: E402
+
+PARTS = ("tests", "operators", "cells")
+# They build C++ programs and check other things than what runs on the device.
+NOT_OF_THE_DEVICE = ("test_sanitizers.py", "test_unit.py", "test_trace.py")
+WORKLOADS = ("bert-large", "gpt2-xl", "resnet152", "vit-l16", "unet3d")
+RIVALS = ("lms", "checkpoint", "save_on_cpu")
+RATIOS = (1.5, 2.0)
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 def main() -> int:
-    """Command line; the exit status is 0 if every test passed and all weights are identical."""
+    """Command line; the exit status is 0 if every test and every LMS cell passed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--wheel", type=Path, required=True, help="LMS wheel for this Python")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
-    parser.add_argument("--steps", type=int, default=5, help="training steps of each run")
-    parser.add_argument("--skip-tests", action="store_true", help="only measure")
+    parser.add_argument("--out", type=Path, help="folder for the results")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--workload", action="append", help=f"default: {', '.join(WORKLOADS)}")
+    parser.add_argument("--rival", action="append", help=f"default: {', '.join(RIVALS)}")
+    parser.add_argument("--ratio", action="append", type=float, help="default: 1.5 and 2")
+    parser.add_argument("--iterations", type=int, default=8, help="of each cell")
+    parser.add_argument("--tests", nargs="+", default=[], help="of tests/engine (default: all)")
+    parser.add_argument("--minutes", type=float, default=60, help="for each part, at most")
+    parser.add_argument("--child", help=argparse.SUPPRESS)  # what it runs, as JSON
     args = parser.parse_args()
+    if args.child is not None:
+        given = json.loads(args.child)
+        print(json.dumps(run_cell(**given) if given else machine()))
+        return 0
+    if not args.out:
+        parser.error("--out FOLDER: where shall the results go?")
     args.out.mkdir(parents=True, exist_ok=True)
-    environment = overlay(args.wheel, args.out / "site")
-    passed = args.skip_tests or run_tests(environment, args.out)
-    lines, identical = measure(environment, args.out, args.steps)
-    text = "\n".join([f"Card: {card(environment)}", "", *lines, ""])
-    (args.out / "results.md").write_text(text, encoding="utf-8")
-    print(text)
-    return 0 if passed and identical else 1
+    write(args.out, [json.loads(child(__file__, "--child", "{}"))])
+    makers = {"tests": run_tests, "operators": measure_operators, "cells": measure_cells}
+    passed = [makers[part](args) for part in args.part or PARTS]
+    return 0 if all(passed) else 1
 
 
-def overlay(wheel: Path, site: Path) -> dict[str, str]:
-    """Copy the installed torch to `site`, put the wheel's files over it; return the environment."""
-    found = [Path(folder) / "torch" for folder in sys.path if (Path(folder) / "torch").is_dir()]
-    if not found:
-        raise SystemExit("there is no PyTorch in this Python's path: install torch first")
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(found[0], site / "torch", copy_function=link)
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            target = site / member.filename
-            is_ours = member.filename.endswith((".py", ".h", "/libtorch_lms.so"))
-            if not member.filename.startswith("torch/") or not is_ours:
-                continue
-            data = archive.read(member)
-            if not target.is_file() or target.read_bytes() != data:
-                target.unlink(missing_ok=True)  # it may be a link to the installed file
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-    # torch/lib finds NVIDIA's libraries relative to itself.
-    if (found[0].parent / "nvidia").is_dir():
-        (site / "nvidia").symlink_to(found[0].parent / "nvidia")
-    paths = [str(site.resolve()), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+def write(out: Path, lines: list[str]) -> None:
+    """Adds lines to the results, and shows them."""
+    text = "\n".join(lines)
+    with (out / "results.md").open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
+    print(text, flush=True)
 
 
-def link(source: str, target: str) -> None:
-    """A hard link where the file system allows one, else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def machine() -> str:
+    """The card, what runs on it, and how fast its link is."""
+    import torch
+
+    size = GIB // 2
+    host = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    card = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    ways = [(card[0], host[0]), (host[1], card[1])]
+    link_speed(ways)  # the first copies take longer
+    memory = torch.cuda.get_device_properties(0).total_memory / GIB
+    speeds = [link_speed(chosen) for chosen in (ways[:1], ways[1:], ways)]
+    return (
+        f"{torch.cuda.get_device_name()}, {memory:.1f} GiB; PyTorch {torch.__version__}; "
+        f"{os.cpu_count()} processors. Link: {speeds[0]:.1f} GB/s in, {speeds[1]:.1f} out, "
+        f"{speeds[2]:.1f} both together."
+    )
 
 
-def card(environment: dict[str, str]) -> str:
-    """Name of the GPU and of the PyTorch build."""
-    code = "import torch; print(torch.cuda.get_device_name(), '/ PyTorch', torch.__version__)"
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env=environment, check=True, capture_output=True, text=True
-    ).stdout.strip()
+def link_speed(ways: list[tuple[Any, Any]]) -> float:
+    """GB/s of copies that run at once, each from the second tensor to the first."""
+    import torch
+
+    times, begin, end = 8, *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    streams = [torch.cuda.Stream() for _ in ways]
+    torch.cuda.synchronize()
+    begin.record()
+    for stream, (to, source) in zip(streams, ways):
+        stream.wait_event(begin)
+        with torch.cuda.stream(stream):
+            for _ in range(times):
+                to.copy_(source, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(stream)
+    end.record()
+    torch.cuda.synchronize()
+    return times * sum(to.numel() for to, _ in ways) / begin.elapsed_time(end) / 1e6
 
 
-def run_tests(environment: dict[str, str], out: Path) -> bool:
-    """Run the whole-program tests on the GPU; their output goes to OUT/tests.log."""
-    tests = [str(ROOT / "tests" / "engine" / name) for name in TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "--device", "cuda", *tests]
-    with (out / "tests.log").open("w", encoding="utf-8") as log:
-        result = subprocess.run(
-            command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
-        )
-    print("\n".join((out / "tests.log").read_text(encoding="utf-8").splitlines()[-15:]))
-    return result.returncode == 0
+def child(*command: str) -> str:
+    """What `python COMMAND...`, which must succeed, wrote."""
+    arguments = [sys.executable, *command]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
 
 
-def measure(environment: dict[str, str], out: Path, steps: int) -> tuple[list[str], bool]:
-    """Rows of the table, and whether every run with LMS gave the unlimited run's weights."""
-    lines = [
-        "| model | need | limit | without LMS | peak reserved | paged in | paged out | time |"
-        " weights identical |",
-        "|---|---|---|---|---|---|---|---|---|",
+def run_tests(args: argparse.Namespace) -> bool:
+    """Runs the engine's tests on the GPU, side by side."""
+    folder = ROOT / "tests" / "engine"
+    tests = [folder / name for name in args.tests] or [folder]
+    command = [sys.executable, "-m", "pytest", "-v", "-rs", "--device", "cuda"]
+    command += [
+        "--dist=loadfile",
+        "--no-loadscope-reorder",
+        "-n",
+        str(min(os.cpu_count() or 1, 12)),
     ]
-    identical = True
-    for model in ("gpt", "resnet"):
-        ideal, ideal_seconds = train(environment, out, model, "unlimited", steps, 0)
-        for ratio in RATIOS:
-            limit = ideal["needed_bytes"] // ratio
-            off, _ = train(environment, out, model, "off", steps, limit)
-            on, seconds = train(environment, out, model, "on", steps, limit)
-            same = on["status"] == "ok" and on["weights_sha256"] == ideal["weights_sha256"]
-            identical = identical and same
-            cells = [
-                model,
-                mib(ideal["needed_bytes"]),
-                f"{mib(limit)} ({ratio}x)",
-                "out of memory" if off["status"] == "oom" else "runs",
-                mib(on["peak_device_bytes"]) if on["status"] == "ok" else on["status"],
-                mib(on["paged_in_bytes"]),
-                mib(on["paged_out_bytes"]),
-                f"{seconds / ideal_seconds:.2f}x",
-                "yes" if same else "NO",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Time: of the whole process, start included, over the unlimited run's."]
-    return lines, identical
+    command += [f"--ignore={folder / name}" for name in NOT_OF_THE_DEVICE]
+    command += [str(test) for test in tests]
+    log = args.out / "tests.log"
+    with log.open("w", encoding="utf-8") as file:
+        running = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            running.wait(args.minutes * 60)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)  # it tells what it has until now
+            running.wait(60)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR", "SUBFAILED"))]
+    write(args.out, ["", "Tests:", "", *failed[:40], *lines[-1:]])
+    return running.returncode == 0
 
 
-def train(
-    environment: dict[str, str], out: Path, model: str, mode: str, steps: int, limit: int
-) -> tuple[dict[str, Any], float]:
-    """One run of the demo's program: its report, and seconds of wall time."""
-    report = out / f"{model}-{mode}-{limit}.json"
-    command = [sys.executable, str(PROGRAM), "--model", model, "--mode", mode]
-    command += ["--steps", str(steps), "--json", str(report)]
-    if limit:
-        command += ["--limit", str(limit)]
-    begin = time.perf_counter()
-    subprocess.run(command, env=environment, check=True)
-    return json.loads(report.read_text(encoding="utf-8")), time.perf_counter() - begin
+def measure_operators(args: argparse.Namespace) -> bool:
+    """What LMS costs an operator on the host."""
+    write(args.out, ["", child(str(Path(__file__).with_name("operator_cost.py")))])
+    return True
 
 
-def mib(size: int) -> str:
-    """Bytes as text."""
-    return f"{size / 2**20:,.0f} MiB"
+def measure_cells(args: argparse.Namespace) -> bool:
+    """Trains the workloads with their rivals; a table of speeds, as shares of the ideal's."""
+    end = time.monotonic() + args.minutes * 60
+    head = ["workload", "need, GiB", "at", "rival", "ms", "of ideal", "in GB", "out GB", "note"]
+    write(args.out, ["", row(head), row(["---"] * len(head))])
+    passed = True
+    for name in args.workload or WORKLOADS:
+        ideal = cell(args, name, "ideal", 0)
+        if ideal["status"] != "ok":
+            write(args.out, [row([name, "", "", "ideal", "", "", "", "", ideal["reason"]])])
+            continue
+        need = ideal["peak_reserved_bytes"]
+        write(args.out, [described(name, need, 1, "ideal", ideal, ideal)])
+        for ratio, rival in cells(args.ratio or RATIOS, args.rival or RIVALS):
+            if time.monotonic() > end:
+                write(args.out, ["out of time"])
+                return False
+            limit = int(need / ratio) // (2 * MIB) * (2 * MIB)
+            found = cell(args, name, rival, limit)
+            write(args.out, [described(name, need, ratio, rival, found, ideal)])
+            passed = passed and (rival != "lms" or found["status"] == "ok")
+    return passed
+
+
+def cells(ratios: tuple[float, ...], rivals: tuple[str, ...]) -> Iterator[tuple[float, str]]:
+    """Rivals side by side at each ratio."""
+    for ratio in ratios:
+        for rival in rivals:
+            yield ratio, rival
+
+
+def cell(args: argparse.Namespace, workload: str, rival: str, limit: int) -> dict[str, Any]:
+    """What one run in a process of its own took."""
+    given = {"name": workload, "rival": rival, "limit": limit, "iterations": args.iterations}
+    variables = catalogue.named("rival", catalogue.RIVALS, rival).variables
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", json.dumps(given)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        reason = (done.stderr.splitlines() or [f"exit status {done.returncode}"])[-1]
+        found = {"status": "failed", "reason": reason}
+    else:
+        found = json.loads(lines[-1])
+    with (args.out / "cells.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**given, **found, "stderr": done.stderr[-2000:]}) + "\n")
+    return found
+
+
+def run_cell(name: str, rival: str, limit: int, iterations: int) -> dict[str, Any]:
+    """Trains a workload with a rival within so many bytes of device memory (0: all of it)."""
+    import torch
+
+    competing = catalogue.named("rival", catalogue.RIVALS, rival)
+    torch.manual_seed(1)
+    try:
+        if limit and competing.uses_lms:
+            torch.cuda.set_limit_lms(limit)
+        elif limit:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(limit / total)
+        found = catalogue.named("workload", catalogue.WORKLOADS, name)
+        training = found.build(found.batch, "cuda")
+        competing.prepare(training)
+        return {"status": "ok", **measured(training, iterations)}
+    except torch.cuda.OutOfMemoryError as error:
+        return {"status": "oom", "reason": str(error).splitlines()[0]}
+
+
+def measured(training: Any, iterations: int) -> dict[str, Any]:
+    """Milliseconds of each iteration on the device, and what was moved in the last."""
+    import torch
+
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]
+    hosts, before = [time.perf_counter()], lms_statistics()
+    marks[0].record()
+    for iteration in range(iterations):
+        if iteration == iterations - 1:
+            before = lms_statistics()
+        training.step()
+        marks[iteration + 1].record()
+        hosts.append(time.perf_counter())
+    torch.cuda.synchronize()
+    after = lms_statistics()
+    steps = [one.elapsed_time(other) for one, other in pairwise(marks)]
+    return {
+        "steps_ms": steps,
+        "host_ms": [1e3 * (after - before) for before, after in pairwise(hosts)],
+        "step_ms": median(steps[min(catalogue.FIRST_COUNTED, iterations - 1) :]),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "lms": after,
+        "lms_step": {key: after[key] - before[key] for key in after},
+    }
+
+
+def lms_statistics() -> dict[str, int]:
+    """What the engine says of itself; empty without it."""
+    import torch
+
+    return dict(torch.cuda.lms.stats()) if torch.cuda.get_enabled_lms() else {}
+
+
+def described(
+    name: str, need: int, ratio: float, rival: str, found: dict[str, Any], ideal: dict[str, Any]
+) -> str:
+    """A cell's row."""
+    start = [name, f"{need / GIB:.1f}", f"{ratio:g}", rival]
+    if found["status"] != "ok":
+        return row([*start, "", "", "", "", f"{found['status']}: {found['reason'][:120]}"])
+    moved = found["lms_step"]
+    return row(
+        [
+            *start,
+            f"{found['step_ms']:,.0f}",
+            f"{100 * ideal['step_ms'] / found['step_ms']:.0f} %",
+            f"{moved.get('lms.page_in.bytes', 0) / 1e9:.1f}",
+            f"{moved.get('lms.page_out.bytes', 0) / 1e9:.1f}",
+            " ".join(f"{step:.0f}" for step in found["steps_ms"][:3]) + " ms at first",
+        ]
+    )
+
+
+def row(cells: list[str]) -> str:
+    """Of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.device import PROGRAMS, Device
+from support.device import Device
 from support.programs import Programs, differing, programs_on
 
 RATIOS = {"gpt": 4.0, "resnet": 3.0, "lstm": 3.0, "recommender": 3.0}  # peak need over limit
+# With cuDNN a recurrent layer is one operator, and its storages must fit together.
+CUDNN_RATIOS = {**RATIOS, "lstm": 1.5}
 OPTIMIZERS = ("sgd", "adamw_foreach", "adamw_fused")
 OPTIONS = ("plain", "autocast", "checkpointing", "accumulation")
 
@@ -23,10 +25,13 @@ def programs(device: Device) -> Iterator[Programs]:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", RATIOS)
-def test_training(programs: Programs, model: str, optimizer: str, option: str) -> None:
+def test_training(
+    device: Device, programs: Programs, model: str, optimizer: str, option: str
+) -> None:
     steps = 3 if option == "plain" else 2  # the second meets the optimizer's state
     run = {"model": model, "optimizer": optimizer, "option": option, "steps": steps}
-    programs.compare("train", RATIOS[model], run)
+    ratios = RATIOS if device.simulated else CUDNN_RATIOS
+    programs.compare("train", ratios[model], run)
 
 
 def test_another_seed_differs(programs: Programs) -> None:
@@ -47,5 +52,5 @@ same = digest(weights)
 weights["w"][500] = 1 + 2**-23
 print(json.dumps([before == same, before == digest(weights)]))
 """
-    found = device.json("-c", code, env={"PYTHONPATH": str(PROGRAMS)})
+    found = device.json("-c", code)
     assert found == [True, False]

@@ -76,8 +76,10 @@ class Device:
         base["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(SCRIPTS)])
         # The tests run side by side; more threads would fight for the cores.
         base["OMP_NUM_THREADS"] = "1"
-        # Without it cuBLAS may choose another algorithm in the next run.
-        base["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        # Without it cuBLAS may choose another algorithm in the next run. The default of a large GPU
+        # is more than these programs take: 32 MiB for each stream of each thread, and for cuBLASLt.
+        base["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
+        base["CUBLASLT_WORKSPACE_SIZE"] = "128"
         # Nor do they share limits of host memory.
         base["PYTORCH_LMS_HOST_LEDGER"] = "none"
         base.update(env or {})

@@ -4,7 +4,16 @@ import inspect
 import logging
 
 import torch
-from harness import is_held, lms, numbers, page_out, paged_out, raises, run_tests
+from harness import (
+    is_held,
+    lms,
+    numbers,
+    page_out,
+    paged_out,
+    raises,
+    run_tests,
+    skip_without_second_device,
+)
 from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
@@ -105,6 +114,7 @@ class TestApiSettings(TestCase):
         assert torch.cuda.get_limit_lms() <= total
 
     def test_limits_per_device(self) -> None:
+        skip_without_second_device()
         torch.cuda.set_limit_lms(48 * MIB)
         assert torch.cuda.get_limit_lms() == 48 * MIB
         assert torch.cuda.get_limit_lms(1) == 48 * MIB
@@ -203,6 +213,9 @@ class TestApiSettings(TestCase):
         assert nested["reclaimed"] == own["reclaimed"]
         assert nested["lms"]["page_in"]["bytes"] == own["lms.page_in.bytes"]
         assert list(own) == sorted(own)
+
+    def test_statistics_of_another_device(self) -> None:
+        skip_without_second_device()
         assert torch.cuda.memory_stats(1)["reclaimed"] == lms.stats(1)["reclaimed"]
 
     def test_statistics_count_right(self) -> None:

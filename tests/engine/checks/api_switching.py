@@ -13,6 +13,8 @@ from harness import (
     paged_out,
     raises,
     run_tests,
+    skip_with_much_memory,
+    skip_without_second_device,
 )
 from torch import nn
 from torch._subclasses import FakeTensorMode
@@ -114,6 +116,7 @@ class TestApiSwitching(TestCase):
         assert moved() == moved_then
 
     def test_disabling_restores_the_allocator(self) -> None:
+        skip_with_much_memory()
         fraction = torch.cuda.get_per_process_memory_fraction()
         torch.cuda.set_enabled_lms(True)
         torch.cuda.set_limit_lms(64 * MIB)
@@ -150,6 +153,7 @@ class TestApiSwitching(TestCase):
         torch.cuda.set_limit_lms(0)
 
     def test_disabling_that_does_not_fit_changes_nothing(self) -> None:
+        skip_with_much_memory()
         torch.cuda.empty_cache()
         torch.cuda.set_enabled_lms(True)
         hosts = [torch.full((8 * MIB,), float(i)) for i in range(12)]  # 32 MiB each, 384 in all
@@ -399,6 +403,7 @@ class TestApiSwitching(TestCase):
         torch.cuda.set_enabled_lms(False)
 
     def test_device_attribute_of_both_devices(self) -> None:
+        skip_without_second_device()
         torch.cuda.set_enabled_lms(True)
         tensors = [numbers(64).to(f"cuda:{i}") for i in range(2)]
         page_out(*tensors)

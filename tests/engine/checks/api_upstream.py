@@ -38,19 +38,21 @@ class TestApiUpstream(TestCase):
     def test_memory_fraction_and_limit(self) -> None:
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_limit_lms(128 * MIB)
-        torch.cuda.set_per_process_memory_fraction(0.25)  # 64 MiB of 256
-        assert torch.cuda.get_per_process_memory_fraction() == 0.25
-        assert torch.cuda.get_limit_lms() == total // 4
+        fraction = 64 * MIB / total
+        torch.cuda.set_per_process_memory_fraction(fraction)
+        assert torch.cuda.get_per_process_memory_fraction() == fraction
+        assert torch.cuda.get_limit_lms() == int(fraction * total)
         tensors = [torch.full((MIB,), float(i), device="cuda") for i in range(40)]  # 160 MiB
         assert torch.cuda.memory_reserved() <= 64 * MIB
         assert [tensor[9].item() for tensor in tensors] == list(map(float, range(40)))
         torch.cuda.set_per_process_memory_fraction(1.0)
         assert torch.cuda.get_limit_lms() == 128 * MIB
         raises((ValueError, RuntimeError), lambda: torch.cuda.set_per_process_memory_fraction(2.0))
-        torch.cuda.set_per_process_memory_fraction(0.5)
+        half = 128 * MIB / total
+        torch.cuda.set_per_process_memory_fraction(half)
         del tensors
         torch.cuda.set_enabled_lms(False)
-        assert torch.cuda.get_per_process_memory_fraction() == 0.5
+        assert torch.cuda.get_per_process_memory_fraction() == half
         torch.cuda.empty_cache()
         raises(
             torch.cuda.OutOfMemoryError,

@@ -37,6 +37,10 @@ class Reporter(unittest.TestResult):
         super().addError(test, err)
         report(name_of(test), "failed", self.errors[-1][1])
 
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        report(name_of(test), "skipped", reason)
+
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)
         gc.collect()
@@ -52,6 +56,16 @@ def run_tests() -> None:
     result = Reporter()
     suite.run(result)
     sys.exit(len(result.failures) + len(result.errors))
+
+
+def skip_without_second_device() -> None:
+    if torch.cuda.device_count() < 2:
+        raise unittest.SkipTest("it takes two devices")
+
+
+def skip_with_much_memory() -> None:
+    if torch.cuda.mem_get_info()[1] > 1 << 30:
+        raise unittest.SkipTest("it takes a device whose capacity can be chosen")
 
 
 def name_of(test: unittest.TestCase) -> str:

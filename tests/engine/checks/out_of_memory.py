@@ -5,7 +5,16 @@
 import threading
 
 import torch
-from harness import assert_same, is_held, lms, numbers, page_out, raises, run_tests
+from harness import (
+    assert_same,
+    is_held,
+    lms,
+    numbers,
+    page_out,
+    raises,
+    run_tests,
+    skip_without_second_device,
+)
 from torch import nn
 from torch.testing._internal.common_utils import TestCase
 
@@ -291,6 +300,7 @@ class TestOutOfMemory(TestCase):
         witnesses.check()
 
     def test_on_the_second_device(self) -> None:
+        skip_without_second_device()
         witnesses = Witnesses()
         with torch.cuda.device(1):
             tensor = numbers(8 * MIB).cuda()

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 
 import torch
-from harness import Address, assert_same, lms, numbers, page_out, paged_out, run_tests
+from harness import (
+    Address,
+    assert_same,
+    lms,
+    numbers,
+    page_out,
+    paged_out,
+    run_tests,
+    skip_without_second_device,
+)
 from torch.testing._internal.common_utils import TestCase
 
 COUNT = 1 << 20  # elements of 4 bytes: more than the allocator's small segments take
@@ -76,15 +85,20 @@ class TestPaging(TestCase):
             page_out(tensor)
 
     def test_operators_that_write_without_saying_so(self) -> None:
-        mean, variance = torch.zeros(8), torch.ones(8)
-        running = [paged_out(mean), paged_out(variance)]
-        x = numbers(4, 8, 3)
-        for tensors, data in (((mean, variance), x), (running, x.cuda())):
-            for _ in range(2):
-                torch.nn.functional.batch_norm(data, *tensors, training=True)
-                torch.cuda.reclaim_inactive()
-        assert_same(running[0], mean)
-        assert_same(running[1], variance)
+        x = numbers(4, 8, 3).cuda()
+        running = [paged_out(torch.zeros(8)), paged_out(torch.ones(8))]
+        for _ in range(2):
+            torch.nn.functional.batch_norm(x, *running, training=True)
+            torch.cuda.reclaim_inactive()
+        with lms.pin(*running):
+            paged = [one.clone() for one in running]
+            resident = [torch.zeros(8, device="cuda"), torch.ones(8, device="cuda")]
+            with lms.pin(*resident):
+                for _ in range(2):
+                    torch.nn.functional.batch_norm(x, *resident, training=True)
+        assert_same(paged[0], resident[0])
+        assert_same(paged[1], resident[1])
+        assert paged[0].sum() > 0
 
     def test_host_memory_of_clean_storages_goes_first(self) -> None:
         lms.set_host_limit(24 << 20)
@@ -103,6 +117,7 @@ class TestPaging(TestCase):
             lms.set_host_limit(0)
 
     def test_a_host_copy_is_read_before_its_memory_is_used_again(self) -> None:
+        skip_without_second_device()
         host = numbers(COUNT)
         slow, tensor = paged_out(numbers(4 * COUNT)), paged_out(host)
         torch.cuda.synchronize()

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import harness
@@ -23,6 +24,9 @@ from torch import nn
 lms = torch.cuda.lms
 MIB = 1 << 20
 SCENES: dict[str, Callable[[], None]] = {}
+# Python's from 3.12 on, where CUDA has started threads. To fork nevertheless is what is tested.
+warnings.filterwarnings("ignore", message="This process .* is multi-threaded, use of fork")
+
 KEPT: list[object] = []  # alive until the interpreter is taken down
 
 

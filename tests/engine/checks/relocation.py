@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from harness import lms, refusals, run_tests
+from harness import lms, refusals, run_tests, skip_without_second_device
 from torch.testing._internal.common_utils import TestCase
 
 COUNT = 1 << 20  # elements of 4 bytes
@@ -56,6 +56,10 @@ def expect_moves(sizes: Sequence[int], gaps: Sequence[int], wanted: int, moves: 
 
 
 class TestRelocation(TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        skip_without_second_device()
+
     def test_what_lies_between_gaps_goes_to_another(self) -> None:
         expect_room_in_pieces([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
 
