@@ -41,6 +41,7 @@ class Rival:
     variables: dict[str, str] = field(default_factory=dict)  # of the environment
     packages: tuple[str, ...] = ()  # what it needs beyond PyTorch, pinned
     unlimited: bool = False  # the device never fills
+    learning: int = 0  # iterations more before it is counted, in which it tries what is faster
 
     @property
     def uses_lms(self) -> bool:
@@ -106,7 +107,12 @@ WORKLOADS = (
 
 RIVALS = (
     Rival("ideal", "no LMS, on a device of unlimited memory", unlimited=True),
-    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}),
+    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=6),
+    Rival(
+        "lms_copies",
+        "Large Model Support that makes nothing again",
+        variables={"PYTORCH_LMS": "1", "PYTORCH_LMS_CONF": "recompute:off"},
+    ),
     Rival(
         "original",
         "Large Model Support as it was first: least recently used, on demand, host-blocking",

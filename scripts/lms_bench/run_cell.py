@@ -66,18 +66,19 @@ def first_line(error: Exception) -> str:
 def measure(
     workload: catalogue.Workload, rival: catalogue.Rival, batch: int, iterations: int
 ) -> dict[str, Any]:
-    """Trains, and takes the mean of the iterations from the fourth on."""
+    """Trains, and takes the mean of the iterations from the fourth on, or the tenth of LMS."""
     import simcuda
     import torch
 
+    first, last = FIRST + rival.learning, iterations + rival.learning
     training = workload.build(batch, "cuda")
     rival.prepare(training)
     torch.cuda.synchronize()
     marks, copied, engine = [ready()], [], []
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "timeline.jsonl"
-        for iteration in range(iterations):
-            if iteration == FIRST:
+        for iteration in range(last):
+            if iteration == first:
                 simcuda.timeline(record)
                 copied.append(traffic())
                 engine.append(lms_statistics())
@@ -92,13 +93,13 @@ def measure(
         engine.append(lms_statistics())
         torch.cuda.synchronize()
         simcuda.timeline(None)
-        counted = marks[FIRST:]
+        counted = marks[first:]
         work = timeline.read(record, counted[0], counted[-1])
     steps = [after - before for before, after in pairwise(marks)]
     number = iterations - FIRST
     return {
         "steps_ns": steps,
-        "step_ns": sum(steps[FIRST:]) / number,
+        "step_ns": sum(steps[first:]) / number,
         "h2d_bytes": (copied[1][0] - copied[0][0]) / number,
         "d2h_bytes": (copied[1][1] - copied[0][1]) / number,
         "busy_ns": {engine: timeline.length(spans) / number for engine, spans in work.items()},

@@ -16,7 +16,7 @@ def cell(rival, ratio):
     return Cell(SUBJECT, rival, ratio, int(NEED / ratio), 6)
 
 
-def fine(ms, copied=(0.0, 0.0), hidden=None):
+def fine(ms, copied=(0.0, 0.0), hidden=None, made=0.0):
     """A run whose iterations took some milliseconds."""
     return Outcome(
         "ok",
@@ -27,6 +27,7 @@ def fine(ms, copied=(0.0, 0.0), hidden=None):
             "h2d_bytes": copied[0],
             "d2h_bytes": copied[1],
             "hidden": hidden,
+            "lms_step": {"lms.recompute.bytes": made},
             "peak_reserved_bytes": NEED,
             "peak_page_locked_bytes": 3 * GIB,
             "gantt": {"compute": [[0, 9 * MS]], "h2d": [], "d2h": [[5 * MS, 6 * MS]]},

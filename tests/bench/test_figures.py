@@ -63,7 +63,7 @@ class Bert:
             trace.configure_parser(parser.add_subparsers())
             options = ["--environment", sys.prefix, "--device", "sim", "--card", CARD]
             options += ["--capacity", "4T"]
-            program = [str(cells.PROGRAM), *WORKLOAD, "--rival", "lms"]
+            program = [str(cells.PROGRAM), *WORKLOAD, "--rival", "lms_copies"]
             args = parser.parse_args(["trace", "record", str(out), *options, *program])
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(simulate, "build", lambda environment: self.device.build)
@@ -103,11 +103,21 @@ def test_it_is_faster_than_the_original(bert: Bert, ratio: float) -> None:
     assert bert.run("lms", ratio)["step_ns"] < bert.run("original", ratio)["step_ns"]
 
 
+# Of the ideal, reached when this was written: 88, 82 and 63 %. Checkpointing reaches 76 %, where it
+# has the memory.
+@pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.85), (2, 0.78), (3.7, 0.58)])
+def test_what_is_made_again_need_not_be_copied(bert: Bert, ratio: float, least: float) -> None:
+    ideal, found = bert.run("ideal", 0.001), bert.run("lms", ratio)
+    assert ideal["step_ns"] / found["step_ns"] >= least
+    assert found["lms_step"]["lms.recompute.bytes"] > 0
+    assert found["h2d_bytes"] < bert.run("lms_copies", ratio)["h2d_bytes"] / 2
+
+
 # Reached when this was written: 82.4, 88.1 and 93.4 % of the floor; at most 1.08 times the bytes
 # of the bound in either direction.
 @pytest.mark.parametrize(("ratio", "least"), [(1.5, 0.79), (2, 0.85), (3.7, 0.90)])
 def test_a_share_of_the_floor(bert: Bert, ratio: float, least: float) -> None:
-    found, bound = bert.run("lms", ratio), bert.bound(ratio)
+    found, bound = bert.run("lms_copies", ratio), bert.bound(ratio)
     assert least < bound.floor_ns / found["step_ns"] <= 1
     assert found["h2d_bytes"] < 1.15 * bound.h2d_bytes
     assert found["d2h_bytes"] < 1.15 * bound.d2h_bytes
@@ -117,7 +127,7 @@ def test_a_share_of_the_floor(bert: Bert, ratio: float, least: float) -> None:
 # it. Reached when this was written: at most 1.11 and 1.15 times as long as the later ones.
 @pytest.mark.parametrize("ratio", SHORT)
 def test_it_has_learnt_in_the_second_iteration(bert: Bert, ratio: float) -> None:
-    first, second, third, *later = bert.run("lms", ratio)["steps_ns"]
+    first, second, third, *later = bert.run("lms_copies", ratio)["steps_ns"]
     usual = sum(later) / len(later)
     assert max(second, third) < 1.2 * usual < first
 
@@ -173,7 +183,7 @@ def test_a_replay_takes_as_long_as_the_program(bert: Bert) -> None:
     assert fits["step_us"] == pytest.approx(bert.run("lms", 0.9)["step_ns"] / 1e3, rel=0.005)
     shares = []
     for ratio in SHORT:
-        run = bert.run("lms", ratio)
+        run = bert.run("lms_copies", ratio)
         replayed = replaying.replay(recorded, machine_at(ratio), "planned").report()
         shares.append(1e3 * replayed["step_us"] / run["step_ns"])
         assert replayed["in_bytes"] == pytest.approx(run["h2d_bytes"], rel=SINGLE)

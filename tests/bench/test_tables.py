@@ -36,7 +36,7 @@ def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
     _, lms = tables.tables(results)
     assert lms.rows[1] == (
-        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "25.0 %", "3.0", "-"),
+        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "0.00", "25.0 %", "3.0", "-"),
     )
     results.bounds[made_up.cell("lms", 2)] = Bound(
         12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9, replay_ns=15.2 * made_up.MS
@@ -46,6 +46,10 @@ def test_the_traffic_of_lms_is_held_against_the_bound():
     assert lms.rows[1][-1] == "-5.0 %"
     assert speeds.rows[-2:] == (("the bound", "-", "83.3 %"), ("the floor", "-", "71.4 %"))
     assert all(len(row) == len(lms.headings) for row in lms.rows)
+    results.outcomes[made_up.cell("lms", 2)] = made_up.fine(16, (4e9, 6e9), 0.25, made=7e9)
+    _, lms = tables.tables(results)
+    assert lms.rows[1][9] == "7.00"
+    assert lms.rows[1][-1] == "-"  # the replay makes nothing again
 
 
 def test_a_cell_of_lms_that_failed_has_its_row():

@@ -79,6 +79,8 @@ def test_environment_leaves_it_off(device: Device, value: str) -> None:
         ("PYTORCH_LMS", "yes", ["'yes'", "0, 1 or chaos"]),
         ("PYTORCH_LMS_CONF", "original", ["'original'", "policy:NAME"]),
         ("PYTORCH_LMS_CONF", "policy:best", ["policy best", "planned, original"]),
+        ("PYTORCH_LMS_CONF", "recompute:never", ["'recompute:never'", "recompute:off"]),
+        ("PYTORCH_LMS_CONF", "recompute:off,", ["'recompute:off,'"]),
         ("PYTORCH_LMS_LIMIT", "1X", ["PYTORCH_LMS_LIMIT", "'1X'", "bytes"]),
         ("PYTORCH_LMS_LIMIT", "G", ["PYTORCH_LMS_LIMIT", "'G'", "bytes"]),
         ("PYTORCH_LMS_HOST_LIMIT", "-5", ["PYTORCH_LMS_HOST_LIMIT", "'-5'", "bytes"]),

@@ -14,6 +14,7 @@ from typing import Any
 COLOURS = {
     "ideal": "#333333",
     "lms": "#2f6db5",
+    "lms_copies": "#8fb4dd",
     "original": "#9bbfe3",
     "save_on_cpu": "#d0743c",
     "checkpoint": "#4f9d5b",

@@ -95,7 +95,7 @@ class Runner:
 
     def trace(self, subject: Subject, iterations: int) -> Path:
         """The trace of a subject's training, recorded where it fits."""
-        cell = Cell(subject, "lms", None, bench_cells.UNLIMITED, iterations)
+        cell = Cell(subject, "lms_copies", None, bench_cells.UNLIMITED, iterations)
         path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
         if not path.exists():
             with (

@@ -23,6 +23,7 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "out GB",
     "in/bound",
     "out/bound",
+    "made GB",
     "hidden",
     "host GiB",
     "replay",
@@ -44,9 +45,10 @@ def tables(results: Results) -> Iterator[Table]:
     """Of each subject, the speeds of all rivals and the traffic of LMS."""
     for subject in results.subjects():
         yield speeds(results, subject)
-        if cells := _cells(results, subject, "lms"):
-            rows = tuple(_details(results, cell) for cell in cells)
-            yield Table(f"{subject.title}: lms", DETAILS, rows)
+        for rival in ("lms", "lms_copies"):
+            if cells := _cells(results, subject, rival):
+                rows = tuple(_details(results, cell) for cell in cells)
+                yield Table(f"{subject.title}: {rival}", DETAILS, rows)
 
 
 def speeds(results: Results, subject: Subject) -> Table:
@@ -127,6 +129,7 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         f"{from_device / 1e9:,.2f}",
         "-" if bound is None else _times(to_device, bound.h2d_bytes),
         "-" if bound is None else _times(from_device, bound.d2h_bytes),
+        f"{_made(outcome) / 1e9:,.2f}",
         "-" if outcome.figures["hidden"] is None else _percent(outcome.figures["hidden"]),
         f"{outcome.figures['peak_page_locked_bytes'] / GIB:,.1f}",
         _replay(bound, outcome),
@@ -134,10 +137,15 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
 
 
 def _replay(bound: Bound | None, outcome: Outcome) -> str:
-    """By how much the replay of the trace takes longer."""
-    if bound is None or bound.replay_ns is None:
+    """By how much the replay of the trace, which makes nothing again, takes longer."""
+    if bound is None or bound.replay_ns is None or _made(outcome) > 0:
         return "-"
     return f"{100 * (bound.replay_ns / outcome.step_ns - 1):+.1f} %"
+
+
+def _made(outcome: Outcome) -> float:
+    """Bytes that were made again in an iteration."""
+    return float(outcome.figures["lms_step"].get("lms.recompute.bytes", 0))
 
 
 def _percent(share: float) -> str:

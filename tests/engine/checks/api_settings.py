@@ -188,6 +188,7 @@ class TestApiSettings(TestCase):
             for what in ("copies", "bytes")
         ]
         names += ["lms.dropped", "lms.dropped_bytes"]
+        names += [f"lms.recompute.{what}" for what in ("count", "bytes", "us")]
         names += [f"lms.{way}.us" for way in ("page_in", "page_out", "moved")]
         names += [
             f"lms.stall.{cause}.{what}"
@@ -260,7 +261,7 @@ class TestApiSettings(TestCase):
         tensor = paged_out(numbers(MIB))
         summary = torch.cuda.memory_summary()
         rows = ["LMS pinned memory", "LMS pinned allocs", "LMS managed memory", "LMS paged out"]
-        for row in [*rows, "LMS reclaimed"]:
+        for row in [*rows, "LMS reclaimed", "LMS made again"]:
             assert f" {row} " in summary, row
         assert {len(line) for line in summary.splitlines() if line.startswith("|")} == {77}, (
             "a row is not as wide as the table"

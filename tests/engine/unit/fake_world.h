@@ -48,6 +48,8 @@ class FakeWorld final : public World {
   bool copies_fail = false;
   bool waits_fail = false;
   size_t host_pages = 1000; // there is host memory for so many
+  bool can_be_made = false; // all bytes, again
+  size_t given_up = 0; // pages
   std::function<void()> meanwhile; // in the next allocation
 
   // Device memory for so many pages.
@@ -118,6 +120,23 @@ class FakeWorld final : public World {
     }
     pager.books.policy->on_death(page);
     pager.residence.end(page, freed);
+  }
+  // What the engine does for a page that was dropped. True if there was
+  // anything to be done.
+  bool make_again(PageEntry* page) {
+    if (!pager.fetcher.begin_making(page)) {
+      return false;
+    }
+    Events pending;
+    DeviceMemory made = allocate(*page, /*is_ahead=*/false, pending);
+    {
+      Freed freed(pager.books.contention);
+      const Lock lock(pager.books.mutex);
+      pager.residence.put_back(
+          page, std::move(made), page->home, nullptr, freed);
+    }
+    pager.fetcher.end_making();
+    return true;
   }
   size_t evict_all() {
     return pager.reclaimer.reclaim({}, Scope::kAll, /*may_wait=*/true).count;
@@ -204,6 +223,10 @@ class FakeWorld final : public World {
       ++host_waits;
     }
     return true;
+  }
+  bool give_up(PageEntry& /*page*/, bool /*at_any_cost*/) override {
+    given_up += can_be_made ? 1 : 0;
+    return can_be_made;
   }
   HostPieces allocate_on_host(
       size_t bytes,

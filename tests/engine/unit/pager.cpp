@@ -453,6 +453,99 @@ TEST(Locks, no_thread_takes_two) {
   EXPECT_THROW(Lock other(two), std::logic_error);
 }
 
+// --- what is made again ---
+
+class TheChaoticPager : public testing::Test {
+ protected:
+  TheChaoticPager() {
+    world.start(/*pages=*/2);
+    world.can_be_made = true;
+    page = world.make();
+  }
+  ~TheChaoticPager() override {
+    world.end(page);
+    EXPECT_EQ(world.pager.books.map.layout().allocated(), 0);
+  }
+
+  FakeWorld world{"chaos"};
+  PageEntry* page;
+};
+
+TEST_F(TheChaoticPager, DropsInTurnWithCopies) {
+  EXPECT_EQ(world.evict_all(), 1);
+  EXPECT_EQ(page->state, State::kDropped);
+  EXPECT_TRUE(page->dropped);
+  EXPECT_FALSE(page->resident);
+  EXPECT_TRUE(page->host.empty());
+  EXPECT_TRUE(world.make_again(page));
+  EXPECT_EQ(page->state, State::kResident);
+  world.use(page);
+  EXPECT_EQ(world.evict_all(), 1);
+  EXPECT_EQ(page->state, State::kPagedOut);
+  EXPECT_FALSE(page->host.empty());
+  EXPECT_EQ(world.given_up, 1);
+}
+
+TEST_F(TheChaoticPager, LeavesWhatWasDroppedToTheWorld) {
+  world.evict_all();
+  world.pin(page);
+  EXPECT_FALSE(world.pager.fetcher.fetch(page));
+  EXPECT_EQ(world.count(Copy::Kind::kIn), 0);
+  EXPECT_TRUE(world.make_again(page));
+  EXPECT_TRUE(world.pager.fetcher.fetch(page));
+  EXPECT_FALSE(world.make_again(page)); // it is there
+  world.unpin(page);
+}
+
+TEST_F(TheChaoticPager, KeepsAPageDroppedThatCouldNotBeMade) {
+  world.evict_all();
+  EXPECT_TRUE(world.pager.fetcher.begin_making(page));
+  {
+    const Lock lock(world.pager.books.mutex);
+    world.pager.residence.stay_dropped(page);
+  }
+  world.pager.fetcher.end_making();
+  EXPECT_EQ(page->state, State::kDropped);
+  EXPECT_TRUE(world.make_again(page));
+}
+
+TEST_F(TheChaoticPager, CopiesWhatCannotBeMade) {
+  world.can_be_made = false;
+  world.evict_all();
+  EXPECT_EQ(page->state, State::kPagedOut);
+}
+
+TEST_F(TheChaoticPager, ForgetsWhatDiesWhileItIsDropped) {
+  PageEntry* other = world.make();
+  world.evict_all();
+  EXPECT_EQ(other->state, State::kDropped);
+  world.end(other);
+  EXPECT_TRUE(world.make_again(page));
+}
+
+TEST(WhatIsToLeave, IsCopiedDearestFirst) {
+  PageEntry cheap(nullptr);
+  PageEntry dear(nullptr);
+  PageEntry never(nullptr);
+  cheap.id = 1;
+  dear.id = 2;
+  never.id = 3;
+  Leaving leaving;
+  leaving.add(&never, Leaving::kMostCopied);
+  EXPECT_EQ(leaving.first(), nullptr);
+  EXPECT_TRUE(leaving.is_never_copied(never));
+  leaving.add(&cheap, 5);
+  leaving.add(&dear, 2);
+  EXPECT_EQ(leaving.first(), &dear);
+  leaving.remove(&dear);
+  leaving.remove(&dear);
+  EXPECT_EQ(leaving.first(), &cheap);
+  leaving.add(&cheap, 6); // once more
+  leaving.remove(&cheap);
+  EXPECT_EQ(leaving.first(), nullptr);
+  EXPECT_EQ(cheap.gain, 0);
+}
+
 // --- traits ---
 
 TEST(Traits, original_has_the_host_wait_for_each_copy) {

@@ -56,6 +56,11 @@ def stats(device: Device = None) -> dict[str, int]:
     - ``"lms.hidden_percent"``: the share of copy time that no stream stood still for. 100
       if nothing was copied.
 
+    Computing again:
+
+    - ``"lms.recompute.{count,bytes,us}"``: storages whose bytes were dropped and made again
+      by the operator that had made them, and the microseconds that it took.
+
     Memory:
 
     - ``"lms.free_bytes.{all,largest}"``: free memory in the caching allocator's segments, and
@@ -117,5 +122,8 @@ def summary_lines(
     count = stats["reclaimed"]
     reclaimed = f"{format_size(total, total)} in {format_count(count, count).strip()} storages"
     lines += ["-" * 75, f" {'LMS reclaimed':<21} | {reclaimed:<49} "]
+    again, times = stats["lms.recompute.bytes"], stats["lms.recompute.count"]
+    made = f"{format_size(again, again)} in {format_count(times, times).strip()} storages"
+    lines += [f" {'LMS made again':<21} | {made:<49} "]
     lines += [f" {'LMS copies hidden':<21} | {stats['lms.hidden_percent']:>9} %{'':<38} "]
     return lines

@@ -234,6 +234,24 @@ def get_host_limit() -> int:
     return engine().stats(0)["lms.host_bytes.limit"]
 
 
+def set_recompute(enabled: bool) -> None:
+    r"""Set whether bytes may be computed again instead of being copied to the host and back.
+
+    What an operator made is dropped where running it again takes less time than the copies
+    do. Only operators without side effects run again, on the same bytes and with the same
+    settings, so results do not change. On by default; see ``PYTORCH_LMS_CONF``.
+
+    Args:
+        enabled (bool): what has been dropped is made again in any case.
+    """
+    engine().set_recompute(bool(enabled))
+
+
+def get_recompute() -> bool:
+    r"""Return whether bytes may be computed again instead of being copied."""
+    return engine().get_recompute()
+
+
 def reclaim_inactive() -> None:
     r"""Page out every storage that no running operator needs, on every device."""
     if get_enabled_lms():
@@ -327,11 +345,17 @@ def _size(name: str, text: str) -> int:
 def _enable_from_environment() -> None:
     mode = os.environ.get("PYTORCH_LMS", "")
     conf = os.environ.get("PYTORCH_LMS_CONF", "")
-    if conf:
-        key, _, policy = conf.partition(":")
-        if key != "policy":
-            raise ValueError(f"PYTORCH_LMS_CONF must be policy:NAME, got {conf!r}")
-        engine().set_policy(policy)
+    for part in conf.split(",") if conf else ():
+        key, _, value = part.partition(":")
+        if key == "policy":
+            engine().set_policy(value)
+        elif key == "recompute" and value in ("on", "off"):
+            set_recompute(value == "on")
+        else:
+            raise ValueError(
+                "PYTORCH_LMS_CONF must be policy:NAME, recompute:on, recompute:off or two of "
+                f"them with a comma between, got {conf!r}"
+            )
     for name, apply in (
         ("PYTORCH_LMS_LIMIT", set_limit_lms),
         ("PYTORCH_LMS_HOST_LIMIT", set_host_limit),

@@ -171,6 +171,8 @@ void insert_times(StatsDict& dict, const DeviceStats& stats) {
     return stats.times.at(static_cast<size_t>(activity));
   };
   dict.insert("lms.moved.us", static_cast<int64_t>(spent(Activity::kMove).us));
+  dict.insert(
+      "lms.recompute.us", static_cast<int64_t>(spent(Activity::kMake).us));
   int64_t copied = 0; // microseconds, as below
   for (const auto& [name, activity] :
        {std::pair("lms.page_in.us", Activity::kPageIn),
@@ -230,6 +232,8 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "lms.page_in", stats.paged_in);
   insert(dict, "lms.page_in.ahead", stats.fetched_ahead);
   insert(dict, "lms.moved", stats.moved);
+  dict.insert("lms.recompute.count", stats.made.copies);
+  dict.insert("lms.recompute.bytes", stats.made.bytes);
   insert_times(dict, stats);
   dict.insert("lms.free_bytes.all", static_cast<int64_t>(stats.free_bytes));
   dict.insert(
@@ -337,6 +341,14 @@ TORCH_LIBRARY(lms, m) {
         policy_names());
     Settings::get().set_policy(*policy);
   });
+  m.def("set_recompute(bool recompute) -> ()", [](bool recompute) {
+    Settings::get().set_recompute(recompute);
+  });
+  m.def("set_verify(bool verify) -> ()", [](bool verify) {
+    Settings::get().set_verify(verify);
+  });
+  m.def("differing() -> str[]", Recipes::differing);
+  m.def("get_recompute() -> bool", [] { return Settings::get().recompute(); });
   m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {
     Device::get(static_cast<c10::DeviceIndex>(i))
         .limit()

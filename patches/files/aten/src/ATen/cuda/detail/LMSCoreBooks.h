@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSCoreContention.h>
 #include <ATen/cuda/detail/LMSCoreDraining.h>
 #include <ATen/cuda/detail/LMSCoreHostStore.h>
+#include <ATen/cuda/detail/LMSCoreLeaving.h>
 #include <ATen/cuda/detail/LMSCoreMemoryMap.h>
 #include <ATen/cuda/detail/LMSCorePageTable.h>
 #include <ATen/cuda/detail/LMSCoreProgress.h>
@@ -36,6 +37,7 @@ struct Books {
   Progress progress;
   DrainingMemory draining;
   HostStore host;
+  Leaving leaving;
   const std::unique_ptr<Policy> policy;
 
   // Read without the mutex. Pages were evicted to make room for others: since
@@ -43,8 +45,13 @@ struct Books {
   // be made one.
   std::atomic<bool> has_evicted{false};
   std::atomic<bool> is_consolidation_due{false};
+  // And ever.
+  std::atomic<bool> has_been_short{false};
   void note_shortage() {
     has_evicted = is_consolidation_due = true;
+    if (!has_been_short.load(std::memory_order_relaxed)) {
+      has_been_short = true;
+    }
   }
 
   // Memory that was allocated goes back unused: whoever gets it next has to

@@ -69,6 +69,7 @@ void CycleReader::read_use(const History& history, uint32_t number) {
     }
   }
   interval.length = slot.next;
+  interval.gain = static_cast<uint8_t>(slot.gain);
   interval.death = slot.is_dead ? slot.end : 0;
   interval.is_endless = slot.next == 0 && !slot.is_dead;
   cycle_.intervals.push_back(interval);

@@ -15,6 +15,7 @@ struct Interval {
   uint32_t death = 0; // operators until the page dies, if length is 0
   bool is_endless = false; // neither is known
   bool is_evicted = false; // the plan's choice
+  uint8_t gain = 0; // by making its bytes again, see Use
   size_t bytes = 0;
   Page* page = nullptr; // on the host by the plan
 };

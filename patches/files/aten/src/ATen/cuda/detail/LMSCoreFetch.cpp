@@ -21,15 +21,28 @@ bool Fetcher::wait_for(PageEntry* page) {
   return wait_for(page, lock);
 }
 
-void Fetcher::fetch(PageEntry* page) {
+bool Fetcher::fetch(PageEntry* page) {
   {
     Lock lock(books_.mutex);
     if (wait_for(page, lock)) {
-      return;
+      return true;
+    }
+    if (page->state == PageEntry::State::kDropped) {
+      return false;
     }
     page->state = PageEntry::State::kArriving;
   }
   complete(page, /*is_ahead=*/false);
+  return true;
+}
+
+bool Fetcher::begin_making(PageEntry* page) {
+  Lock lock(books_.mutex);
+  if (wait_for(page, lock) || page->state != PageEntry::State::kDropped) {
+    return false;
+  }
+  page->state = PageEntry::State::kArriving;
+  return true;
 }
 
 // False if there is no room.

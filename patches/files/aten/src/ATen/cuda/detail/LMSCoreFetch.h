@@ -27,7 +27,14 @@ class Fetcher {
   // Waits while the page is arriving. True if it is resident then.
   bool wait_for(PageEntry* page);
   // Brings the page unless it is there. Throws what World::allocate throws.
-  void fetch(PageEntry* page);
+  // False if it was dropped: then the world makes it.
+  bool fetch(PageEntry* page);
+  // The caller makes the page, or true is not returned: somebody has made it.
+  bool begin_making(PageEntry* page);
+  // It is put back, or stays dropped.
+  void end_making() {
+    arrived_.notify_all();
+  }
 
   // Starts page-ins that no operator needs yet, in order, as far as there is
   // room for them. Drops the pager's own pins on the pages.

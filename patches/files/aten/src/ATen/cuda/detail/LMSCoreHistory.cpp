@@ -57,6 +57,7 @@ void History::add_use(const Use& use, Hashes& hashes) {
     slot.previous = static_cast<uint32_t>(now_ - page.last_use);
     Slot& before = slot_of(page);
     before.next = slot.previous;
+    before.gain = use.gain;
     before.end = entry.slots;
     slot.previous_slot = static_cast<uint32_t>(
         page.last_slot - this->entry(page.last_use).first_slot);

@@ -17,9 +17,10 @@ void PageEntry::clear_users() {
 
 void PageEntry::update() {
   const bool is_here = state == State::kResident;
-  resident = state != State::kPagedOut;
+  resident = is_here || state == State::kArriving;
   evictable = is_here && pins == 0;
   clean = is_here && !host.empty();
+  dropped = state == State::kDropped;
 }
 
 Request request_for(const PageEntry& page, const World& world) {

@@ -14,7 +14,8 @@ struct PageEntry : Page {
   enum class State {
     kResident, // `memory` holds the bytes
     kPagedOut, // `host` holds the bytes
-    kArriving, // one thread is paging in, or moving it; others wait
+    kDropped, // nobody does: the world makes them again
+    kArriving, // one thread is paging in, making or moving it; others wait
   };
 
   explicit PageEntry(Stream home) : home(home) {}
@@ -48,6 +49,10 @@ struct PageEntry : Page {
 
   uint32_t pins = 0;
   uint32_t own_pins = 0; // of these, the pager's, which need no address
+  // The world has made its bytes and nobody has used them: they are not dropped
+  // again before.
+  bool is_newly_made = false;
+  bool was_given_up = false; // when it was evicted last
   bool dead = false; // its storage is gone; the last pin frees the entry
 
   // The address becomes visible with the first pin that needs it, and after the

@@ -25,7 +25,7 @@ void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
 // fetched.
 void Pager::obey(const Actions& actions, Sequel& sequel) {
   sequel.eviction.keeps_memory = true; // until somebody needs it
-  sequel.eviction.add(actions.evict);
+  reclaimer.let_leave(actions.evict, sequel.eviction);
   reclaimer.evict(sequel.eviction, sequel.freed);
   if (!actions.fetch.empty()) {
     books.progress.note_arrivals();
@@ -37,7 +37,7 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
     if (sequel.ahead.size() - first >= most) {
       break;
     }
-    if (!page->resident) {
+    if (entry(page)->state == PageEntry::State::kPagedOut) {
       sequel.ahead.push_back(entry(page));
       residence.add_own_pin(entry(page));
     }

@@ -43,10 +43,12 @@ void add_around(
 
 } // namespace
 
-Plan::Plan(Cycle cycle, size_t capacity)
+Plan::Plan(Cycle cycle, size_t capacity, bool makes_again)
     : cycle_(std::move(cycle)), fetches_from_(cycle_.length() + 1) {
-  for (const Interval& it : cycle_.intervals) {
+  for (Interval& it : cycle_.intervals) {
     is_complete_ = is_complete_ && !it.is_endless;
+    it.gain = makes_again ? it.gain : 0;
+    gains_ += it.gain > 0 ? 1 : 0;
   }
   least_ = capacity / kSmallest;
   const std::vector<int64_t> tiny = managed(least_);

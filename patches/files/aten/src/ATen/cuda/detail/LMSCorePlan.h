@@ -41,8 +41,9 @@ class Plan {
     }
   };
 
-  // For pages that may take `capacity` bytes together.
-  Plan(Cycle cycle, size_t capacity);
+  // For pages that may take `capacity` bytes together, and may be made again or
+  // only copied.
+  Plan(Cycle cycle, size_t capacity, bool makes_again = false);
 
   uint32_t length() const {
     return cycle_.length();
@@ -54,6 +55,10 @@ class Plan {
   // It is known how each interval ends.
   bool is_complete() const {
     return is_complete_;
+  }
+  // Intervals whose pages could be made again.
+  uint64_t gains() const {
+    return gains_;
   }
   // The interval that begins with a use.
   Interval& interval(uint32_t position, uint32_t slot) {
@@ -97,6 +102,7 @@ class Plan {
   std::vector<uint32_t> fetches_from_; // by position, and the end
   std::vector<char> is_due_; // by interval; empty if nothing moves
   size_t least_ = 0; // bytes of a page that may be evicted
+  uint64_t gains_ = 0;
   bool has_traffic_ = false;
   bool is_complete_ = true;
 };

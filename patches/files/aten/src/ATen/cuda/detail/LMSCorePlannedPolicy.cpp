@@ -61,6 +61,7 @@ constexpr uint64_t kNear = 16; // operators
 void PlannedPolicy::set_capacity(size_t bytes) {
   if (bytes != capacity_) {
     must_plan_ = must_plan_ && bytes < capacity_;
+    trial_.forget();
     capacity_ = bytes;
     drop_plan();
   }
@@ -73,6 +74,9 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     }
   }
   history_.append(op);
+  for (const Use& use : op.uses) {
+    gains_ += use.gain > 0 ? 1 : 0;
+  }
   if (draft_ && history_.lag() != draft_->cycle.length()) {
     draft_.reset();
   }
@@ -88,6 +92,15 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
   }
   if (plan_) {
     note_surprises(op);
+  }
+  if (plan_ && !draft_) {
+    is_plan_wanted_ = trial_.follow(
+                          history_.now(),
+                          plan_->length(),
+                          gains_,
+                          op.elapsed_us,
+                          op.stalled_us) == Trial::Verdict::kPlanAnew ||
+        is_plan_wanted_;
   }
   actions.dropped = std::move(dropped_);
   if (is_plan_due()) {
@@ -123,6 +136,7 @@ void PlannedPolicy::end_idle_time(const Page& page) {
 // What is dropped goes with the next actions: to free it takes time, too.
 void PlannedPolicy::drop_plan() {
   surprises_ = 0;
+  is_plan_wanted_ = false;
   if (plan_) {
     auto dropped = std::make_shared<Dropped>();
     dropped->plan = std::move(plan_);
@@ -147,7 +161,8 @@ bool PlannedPolicy::is_plan_due() const {
     return false;
   }
   if (plan_) { // a whole cycle has been seen
-    return !is_complete_ && history_.now() - planned_at_ >= lag;
+    return is_plan_wanted_ ||
+        (!is_complete_ && history_.now() - planned_at_ >= lag);
   }
   const uint64_t least = lag > History::kAlways ? lag / kLongMatches : 0;
   return must_plan_ && lag > 0 &&
@@ -156,8 +171,8 @@ bool PlannedPolicy::is_plan_due() const {
 }
 
 void PlannedPolicy::begin_plan(Actions& actions) {
-  draft_ =
-      std::make_shared<PlanDraft>(history_, capacity_ - capacity_ / kReserve);
+  draft_ = std::make_shared<PlanDraft>(
+      history_, capacity_ - capacity_ / kReserve, trial_.makes_again());
   actions.draft = draft_;
   const uint64_t first = history_.now() - history_.lag() + 1;
   if (history_.uses_since(first) <= kMostAtOnce) {
@@ -167,7 +182,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
 
 void PlannedPolicy::PlanDraft::compute() {
   if (cycle.is_done() && !plan) {
-    plan = std::make_unique<Plan>(cycle.take(), capacity);
+    plan = std::make_unique<Plan>(cycle.take(), capacity, makes_again);
   }
 }
 
@@ -200,7 +215,9 @@ void PlannedPolicy::adopt(PlanDraft& draft) {
   replace_wishes(draft.wishes);
   draft.is_followed = true;
   planned_at_ = draft.cycle.end();
-  surprises_ = 0;
+  surprises_ = gains_ = 0;
+  is_plan_wanted_ = false;
+  trial_.begin(planned_at_, plan_->gains());
   if (plan_->count() <= kMostAtOnce) {
     history_.begin_pages_since(planned_at_ - plan_->length() + 1);
   } else {
@@ -360,6 +377,9 @@ uint64_t PlannedPolicy::distance_to(const Page& page) const {
 Cost PlannedPolicy::cost_of(const Page& page) const {
   if (page.draining) {
     return {0, bytes_until_drained(page, drained_), 0};
+  }
+  if (page.gain > 0) {
+    return {0, 0, page.bytes / page.gain};
   }
   const size_t out = page.clean ? 0 : page.bytes;
   // What is on its way may itself wait for memory that is draining.

@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSCorePlan.h>
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 #include <ATen/cuda/detail/LMSCoreSpace.h>
+#include <ATen/cuda/detail/LMSCoreTrial.h>
 #include <ATen/cuda/detail/LMSCoreWishes.h>
 
 #include <cstddef>
@@ -36,6 +37,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   void set_capacity(size_t bytes) override;
   void on_operator(const Operator& op, Actions& actions) override;
   bool advance(Draft& draft, Actions& actions) override;
+  bool makes_again() const override {
+    return plan_ != nullptr && trial_.makes_again();
+  }
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override;
@@ -58,12 +62,13 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
   // See Note [Making a plan].
   struct PlanDraft final : Draft {
-    PlanDraft(const History& history, size_t bytes)
-        : cycle(history), capacity(bytes) {}
+    PlanDraft(const History& history, size_t bytes, bool again)
+        : cycle(history), capacity(bytes), makes_again(again) {}
     void compute() override;
 
     CycleReader cycle;
     const size_t capacity;
+    const bool makes_again;
     std::unique_ptr<Plan> plan; // the one before once this one is followed
     Wishes wishes; // those that belong to the plan before
     bool is_followed = false;
@@ -102,6 +107,9 @@ class PlannedPolicy final : public Policy, private Ranking {
   bool is_complete_ = false;
   uint64_t needed_matches_ = History::kWindow; // before the next plan
   uint64_t surprises_ = 0; // of the plan, see note_surprises
+  uint64_t gains_ = 0; // uses since then of what could have been made again
+  Trial trial_;
+  bool is_plan_wanted_ = false; // of the other kind, by the trial
   uint64_t distrusted_until_ = 0; // no plan before this operator
   uint64_t distrust_ = 0; // operators without a plan after the last that failed
   Wishes wishes_;

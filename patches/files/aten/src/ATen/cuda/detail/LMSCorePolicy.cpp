@@ -11,11 +11,13 @@ constexpr Traits kOriginal{
     /*blocks_host=*/true,
     /*keeps_copies=*/false,
     /*joins_memory=*/false,
+    /*makes_again=*/false,
     /*evicts_all=*/false};
 constexpr Traits kChaos{
     /*blocks_host=*/false,
     /*keeps_copies=*/true,
     /*joins_memory=*/false,
+    /*makes_again=*/true,
     /*evicts_all=*/true};
 
 constexpr std::array<PolicyKind, 3> kPolicies{{

@@ -41,6 +41,9 @@ struct Request {
 struct Use {
   Page* page;
   bool writes;
+  // How many times as long as making its bytes again a copy would have taken
+  // since the use before. 0: they could not be made, or not in less time.
+  uint8_t gain = 0;
 };
 
 // An operator that has been launched: the pages it read and wrote, and those
@@ -50,6 +53,10 @@ struct Operator {
   // Bytes besides those of pages that were allocated at the operator's peak.
   size_t unmanaged = 0;
   std::vector<Use> uses;
+  // On the device so far, as far as is known: microseconds, and of these the
+  // ones that streams stood still for copies. Known while memory is short.
+  double elapsed_us = 0;
+  double stalled_us = 0;
 };
 
 // While so many page-ins have not ended, none is begun ahead: they keep the
@@ -104,6 +111,11 @@ class Policy {
     return false;
   }
 
+  // Whether bytes may be made again, where that is faster than a copy.
+  virtual bool makes_again() const {
+    return false;
+  }
+
   // The page is about to be destroyed.
   virtual void on_death(Page* /*page*/) {}
 
@@ -129,6 +141,7 @@ struct Traits {
   bool blocks_host = false; // for the time of each copy
   bool keeps_copies = true; // on the host, of what is back on the device
   bool joins_memory = true; // makes one segment, moves storages aside
+  bool makes_again = true; // bytes, where that is faster than a copy
   // After each operator all that is not pinned, and overwrites where it lay:
   // what passes so does not depend on what is resident.
   bool evicts_all = false;

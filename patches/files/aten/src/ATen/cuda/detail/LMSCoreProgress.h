@@ -39,6 +39,11 @@ class Progress {
   uint64_t drained() const {
     return drained_;
   }
+  // Bytes that are still on their way to the host.
+  uint64_t leaving() {
+    note_write_backs();
+    return sent_ - drained_;
+  }
   // Page-ins that are not known to have ended.
   size_t arriving() const {
     return arriving_.size();

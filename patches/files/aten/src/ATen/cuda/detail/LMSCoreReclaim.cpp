@@ -17,6 +17,28 @@ void Eviction::add(const std::vector<Page*>& victims) {
   }
 }
 
+void Reclaimer::let_leave(const std::vector<Page*>& pages, Eviction& eviction) {
+  const bool makes_again = books_.policy->makes_again();
+  const bool is_busy = books_.progress.leaving() >= Leaving::kMostLeaving;
+  std::vector<Page*> now;
+  for (Page* page : pages) {
+    const uint32_t gain =
+        makes_again && page->evictable && !page->clean && !page->draining
+        ? books_.world.gain(*entry(page))
+        : 0;
+    if (gain >= Leaving::kMostCopied || (gain > 0 && is_busy)) {
+      books_.leaving.add(entry(page), gain);
+    } else {
+      now.push_back(page);
+    }
+  }
+  PageEntry* dearest = books_.leaving.first();
+  if (!is_busy && dearest) {
+    now.push_back(dearest);
+  }
+  eviction.add(now);
+}
+
 void Reclaimer::evict(Eviction& eviction, Freed& freed) {
   auto& pages = eviction.pages;
   size_t done = 0;

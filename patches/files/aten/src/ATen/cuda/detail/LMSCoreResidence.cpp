@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace at::cuda::lms {
-
 // --- its beginning and its end ---
 
 void Residence::begin(PageEntry* page, Block* block) {
@@ -17,6 +16,7 @@ void Residence::begin(PageEntry* page, Block* block) {
 void Residence::end(PageEntry* page, Freed& freed) {
   page->dead = true;
   page->evictable = false;
+  books_.leaving.remove(page);
   // If it is arriving, the thread that copies it in sees to the rest.
   if (page->state == PageEntry::State::kPagedOut) {
     books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
@@ -116,6 +116,8 @@ void Residence::give_pin(PageEntry* page, Freed& freed) noexcept {
 
 void Residence::note_access(PageEntry* page, bool writes, Stream stream) {
   note_use(page, stream);
+  page->is_newly_made = false;
+  books_.leaving.remove(page);
   if (writes) {
     books_.host.drop(page);
   }
@@ -163,8 +165,10 @@ Event Residence::copy_out(PageEntry* page, const HostPieces* host) {
 
 Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
   const bool is_clean = !page->host.empty();
+  const bool is_dropped = !is_clean && is_given_up(page);
+  const bool needs_copy = !is_clean && !is_dropped;
   HostPieces host;
-  if (!is_clean) {
+  if (needs_copy) {
     host = books_.host.allocate(page->bytes, wait);
     if (host.empty()) {
       if (!wait.is_needed()) {
@@ -175,24 +179,41 @@ Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
   }
   Events events;
   try {
-    if (is_clean && !world_.traits().evicts_all) {
+    if (!needs_copy && !world_.traits().evicts_all) {
       events = uses_of(*page);
     } else {
-      events = {copy_out(page, is_clean ? nullptr : &host)};
+      events = {copy_out(page, needs_copy ? &host : nullptr)};
     }
   } catch (const std::exception& error) {
-    if (!is_clean) {
+    if (needs_copy) {
       world_.free_on_host(std::move(host), nullptr);
     }
     last_failure_ = world_.reason_of(error);
     return nullptr;
   }
+  if (is_dropped) {
+    return &leave(page, std::move(events), PageEntry::State::kDropped);
+  }
   if (is_clean) {
-    drop(page);
+    drop_clean(page);
   } else {
     write_back(page, std::move(host), events.front());
   }
-  return &leave(page, std::move(events));
+  return &leave(page, std::move(events), PageEntry::State::kPagedOut);
+}
+
+// The bytes go without a copy, see Note [Copy or make again]. Under chaos in
+// turn with copies.
+bool Residence::is_given_up(PageEntry* page) {
+  if (world_.traits().evicts_all) {
+    page->was_given_up =
+        !page->was_given_up && world_.give_up(*page, /*at_any_cost=*/true);
+    return page->was_given_up;
+  }
+  return books_.policy->makes_again() &&
+      (books_.leaving.is_never_copied(*page) ||
+       books_.progress.leaving() >= Leaving::kMostLeaving) &&
+      world_.give_up(*page, /*at_any_cost=*/false);
 }
 
 // The bytes are on their way to the host.
@@ -205,7 +226,7 @@ void Residence::write_back(PageEntry* page, HostPieces host, Event end) {
 }
 
 // The host has the bytes already.
-void Residence::drop(PageEntry* page) {
+void Residence::drop_clean(PageEntry* page) {
   // What reads the host copy must have read it before the copy's memory is
   // used again, also if the storage dies now.
   page->write_back = page->arrival;
@@ -214,17 +235,26 @@ void Residence::drop(PageEntry* page) {
 }
 
 // The page's memory is not its own any more: it drains.
-Draining& Residence::leave(PageEntry* page, Events events) {
+Draining& Residence::leave(
+    PageEntry* page,
+    Events events,
+    PageEntry::State state) {
   const auto bytes = static_cast<int64_t>(page->bytes);
-  books_.stats.paged_out_bytes.add(bytes);
+  if (state == PageEntry::State::kPagedOut) {
+    books_.stats.paged_out_bytes.add(bytes);
+  }
   books_.stats.reclaimed += 1;
   books_.stats.reclaimed_bytes += bytes;
+  // What is dropped waits for no write-back.
+  const uint64_t drained_at =
+      state == PageEntry::State::kDropped ? 0 : books_.progress.sent();
   Draining& draining =
-      books_.draining.keep(*page, std::move(events), books_.progress.sent());
+      books_.draining.keep(*page, std::move(events), drained_at);
   note_end_of_stay(*page);
+  books_.leaving.remove(page);
   page->clear_users();
   page->arrival = nullptr;
-  page->state = PageEntry::State::kPagedOut;
+  page->state = state;
   page->update();
   return draining;
 }
@@ -304,6 +334,33 @@ void Residence::stay_away(PageEntry* page) {
     books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
     books_.host.free(page);
   }
+}
+
+void Residence::put_back(
+    PageEntry* page,
+    DeviceMemory memory,
+    Stream stream,
+    Event end,
+    Freed& freed) {
+  page->arrival = std::move(end);
+  page->waits_for = Activity::kWaitForMemory;
+  page->is_newly_made = true;
+  if (page->dead) { // since it began to be made
+    end_dead_arrival(page, std::move(memory), freed);
+    return;
+  }
+  if (const Segment* segment = books_.map.segment_of(memory.get())) {
+    const auto home = reinterpret_cast<Stream>(segment->stream);
+    if (page->home != home) {
+      page->set_home(home);
+    }
+  }
+  page->add_user(stream);
+  attach(page, std::move(memory));
+}
+
+void Residence::stay_dropped(PageEntry* page) {
+  page->state = PageEntry::State::kDropped;
 }
 
 void Residence::move(

@@ -67,6 +67,16 @@ class Residence {
       Freed& freed);
   // It stays on the host.
   void stay_away(PageEntry* page);
+  // Its bytes have been made in the memory, by work that ends with `end` on the
+  // stream.
+  void put_back(
+      PageEntry* page,
+      DeviceMemory memory,
+      Stream stream,
+      Event end,
+      Freed& freed);
+  // They have not.
+  void stay_dropped(PageEntry* page);
   void move(
       PageEntry* page,
       DeviceMemory& memory,
@@ -83,8 +93,9 @@ class Residence {
   void end_dead_arrival(PageEntry* page, DeviceMemory memory, Freed& freed);
   Event copy_out(PageEntry* page, const HostPieces* host);
   void write_back(PageEntry* page, HostPieces host, Event end);
-  void drop(PageEntry* page);
-  Draining& leave(PageEntry* page, Events events);
+  void drop_clean(PageEntry* page);
+  bool is_given_up(PageEntry* page);
+  Draining& leave(PageEntry* page, Events events, PageEntry::State state);
 
   Books& books_;
   World& world_;

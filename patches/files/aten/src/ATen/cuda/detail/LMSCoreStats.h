@@ -12,6 +12,7 @@ enum class Activity : size_t {
   kPageIn, // a copy to the device
   kPageOut, // a copy to the host
   kMove, // a copy within the device
+  kMake, // an operator that runs again
   kWaitForDemand, // a stream stands still: for bytes fetched when needed,
   kWaitForAhead, // for bytes that were fetched ahead, but late,
   kWaitForMemory, // for memory that is being copied from, or moved bytes
@@ -80,6 +81,7 @@ struct DeviceStats {
   Traffic paged_out; // device to host
   Traffic paged_in; // host to device
   Traffic moved; // within the device
+  Traffic made; // again, by running operators
   Traffic fetched_ahead; // the part of paged_in that began before it was needed
   // Storages that were evicted or died without a use.
   int64_t fetched_in_vain = 0;

@@ -1,10 +1,15 @@
 #include <ATen/cuda/detail/LMSCoreVictims.h>
 
+#include <algorithm>
+
 namespace at::cuda::lms {
 namespace {
 
 // A page that dies is not fetched again: it may be away for so much less time.
 constexpr uint64_t kDeath = 8;
+// And what is made again in so much less time than it is copied. More than that
+// would make it go where it is used again almost at once.
+constexpr uint64_t kMostGain = 16;
 constexpr uint64_t kNever = Page::kNever;
 
 } // namespace
@@ -84,7 +89,8 @@ void Victims::begin(const Slots& slots) {
     // used or dies with the next operator cannot be evicted in between.
     const uint64_t length = it.length > 0 ? it.length : it.death;
     if (it.bytes >= least_ && (it.is_endless || length > 1)) {
-      const uint64_t weight = it.length > 0 ? 1 : kDeath;
+      const uint64_t weight =
+          it.length > 0 ? std::clamp<uint64_t>(it.gain, 1, kMostGain) : kDeath;
       idle_.push({it.is_endless ? kNever : now_ + weight * length, now_, i});
     }
   }

@@ -71,7 +71,10 @@ void Wishes::list(std::vector<Page*>& fetch) {
          forgotten < kMostPerOperator) {
     ++work_;
     Page* page = next->second;
-    if (!page->resident) {
+    if (page->dropped) {
+      next = asked_.erase(next); // its use makes it
+      ++forgotten;
+    } else if (!page->resident) {
       fetch.push_back(page);
       ++next;
     } else if (fetch.empty() || come == kMostCome) {

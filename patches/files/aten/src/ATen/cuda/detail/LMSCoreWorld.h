@@ -76,6 +76,21 @@ class World {
   // Waits on the host. False after an error, which later calls report.
   virtual bool wait_on_host(const Event& event) noexcept = 0;
 
+  // --- bytes that can be made again, by running an operator again ---
+
+  // How many times as long as making the page's bytes again a copy takes. 0 if
+  // they cannot be made, or not in less time.
+  virtual uint32_t gain(const PageEntry& /*page*/) {
+    return 0;
+  }
+  // They go without a copy, if they can be made: whatever it costs, or if there
+  // is a gain. Then the world keeps what it takes until they are made, by
+  // Fetcher::begin_making and Residence::put_back, or the page dies. Such a
+  // page is never fetched.
+  virtual bool give_up(PageEntry& /*page*/, bool /*at_any_cost*/) {
+    return false;
+  }
+
   // --- the host's memory: see HostMemory ---
 
   virtual HostPieces allocate_on_host(

@@ -34,6 +34,13 @@ void Times::collect() noexcept {
       TimeSpent& total = totals_.at(static_cast<size_t>(span.activity));
       ++(us < kNoWait ? total.none : total.times);
       total.us += us;
+      // Spans are on several streams.
+      const double later =
+          latest_ ? microseconds_between(latest_, span.end) : us;
+      if (later > 0) {
+        elapsed_us_ += later;
+        latest_ = span.end;
+      }
     } catch (const c10::Error&) {
       (void)cudaGetLastError(); // a time is lost, and no more
     }

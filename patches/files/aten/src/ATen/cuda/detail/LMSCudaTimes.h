@@ -20,6 +20,11 @@ class Times {
   void add(Activity activity, Event begin, Event end);
   // What is known by now.
   const TimesSpent& totals() noexcept;
+  // Of the device, from the first span that was added to the end of the last
+  // one that is known to have passed.
+  double elapsed_us() const {
+    return elapsed_us_;
+  }
 
  private:
   struct Span {
@@ -33,6 +38,8 @@ class Times {
   std::deque<Span> pending_; // in order of their launch
   size_t collect_at_ = 0; // pending spans
   TimesSpent totals_{};
+  Event latest_; // end of a span
+  double elapsed_us_ = 0;
 };
 
 } // namespace at::cuda::lms

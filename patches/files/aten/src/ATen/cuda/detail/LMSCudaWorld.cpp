@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCudaWorld.h>
 
 #include <ATen/cuda/detail/LMSAllocator.h>
+#include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSCorePageTable.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/record_function.h>
@@ -160,6 +161,7 @@ void CudaWorld::wait(
     const Events& events,
     std::optional<Activity> counted) {
   c10::cuda::CUDAGuard guard(index_);
+  ++waits_;
   Event begin = counted ? record_timed_event(index_, stream) : nullptr;
   for (const Event& event : events) {
     wait_event(stream, event);
@@ -175,6 +177,16 @@ bool CudaWorld::has_happened(const Event& event) const {
 
 bool CudaWorld::wait_on_host(const Event& event) noexcept {
   return lms::wait_on_host(event);
+}
+
+uint32_t CudaWorld::gain(const PageEntry& page) {
+  const auto& record = static_cast<const ManagedStorage&>(page);
+  return record.device.recipes().gain(record);
+}
+
+bool CudaWorld::give_up(PageEntry& page, bool at_any_cost) {
+  ManagedStorage* record = managed(&page);
+  return record->device.recipes().give_up(record, at_any_cost);
 }
 
 HostPieces CudaWorld::allocate_on_host(

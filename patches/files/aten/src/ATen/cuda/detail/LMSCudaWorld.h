@@ -39,6 +39,8 @@ class CudaWorld final : public World {
       std::optional<Activity> counted) override;
   bool has_happened(const Event& event) const override;
   bool wait_on_host(const Event& event) noexcept override;
+  uint32_t gain(const PageEntry& page) override;
+  bool give_up(PageEntry& page, bool at_any_cost) override;
   HostPieces allocate_on_host(
       size_t bytes,
       HostMemory::Claim claim,
@@ -58,6 +60,10 @@ class CudaWorld final : public World {
   Times& times() {
     return times_;
   }
+  // How often a stream was made to wait.
+  uint64_t waits() const {
+    return waits_;
+  }
 
  private:
   cudaStream_t stream_for(Copy::Kind kind);
@@ -67,6 +73,7 @@ class CudaWorld final : public World {
   const PolicyKind& policy_;
   Streams streams_;
   Times times_;
+  uint64_t waits_ = 0;
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order
   cudaStream_t move_stream_ = nullptr; // copies within the device, in order

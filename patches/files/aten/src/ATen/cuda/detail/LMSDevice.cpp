@@ -149,9 +149,10 @@ void Device::hold(ManagedStorage* record) {
       pager_.residence.drop_pin(record, freed);
       throw;
     }
+    watch_no_more(record);
     Freed freed(pager_.books.contention);
     const Lock lock(mutex());
-    pager_.books.host.drop(record); // nobody tells when the bytes are written
+    pager_.books.host.drop(record);
     if (record->held) { // by another thread meanwhile: its pin is enough
       pager_.residence.drop_pin(record, freed);
     }
@@ -164,6 +165,16 @@ void Device::hold(ManagedStorage* record) {
   const Lock lock(mutex());
   record->arrival = nullptr;
   note_holder(record);
+}
+
+// From now on nobody tells when the bytes of the storage, which is pinned, are
+// written.
+void Device::watch_no_more(ManagedStorage* record) {
+  {
+    const Lock lock(mutex());
+    record->is_watched = false;
+  }
+  note_writes({{record, /*writes=*/true}});
 }
 
 // Takes the pin of a storage that is to be held. True if it is held already:
@@ -226,6 +237,7 @@ void Device::release(c10::StorageImpl* storage) {
     page_in(record);
     // The host waits because nobody waits for the copy afterwards.
     synchronize(arrival_of(record));
+    watch_no_more(record);
     const Lock lock(mutex());
     map().occupy(record->block, nullptr);
     tell_of_streams(record->recorded, record->memory.get(), freed);
@@ -239,8 +251,6 @@ void Device::release(c10::StorageImpl* storage) {
   }
 }
 
-// The copy by which the bytes of a pinned storage came; null if they never
-// left.
 Event Device::arrival_of(const ManagedStorage* record) {
   const Lock lock(mutex());
   return record->arrival;
@@ -250,19 +260,30 @@ void Device::forget(ManagedStorage* record) noexcept {
   if (Settings::get().is_forked_child()) {
     return; // CUDA and its locks belong to the parent process
   }
-  Freed freed(pager_.books.contention);
-  const Lock lock(mutex());
-  if (record->state == ManagedStorage::State::kResident) {
-    if (C10_UNLIKELY(may_have_unseen_users(*record))) {
-      room_.keep_in_doubt(pager_.residence.detach(record));
-    } else {
-      tell_of_streams(
-          world_.streams().without_external(record->recorded),
-          pager_.residence.free_while_used(record, freed),
-          freed);
+  {
+    Freed freed(pager_.books.contention);
+    const Lock lock(mutex());
+    if (recipes_.may_end(record)) {
+      take_memory_of(record, freed);
+      remove(record, freed);
     }
   }
-  remove(record, freed);
+  recipes_.free_orphans();
+}
+
+// With the mutex, of a storage that dies.
+void Device::take_memory_of(ManagedStorage* record, Freed& freed) noexcept {
+  if (record->state != ManagedStorage::State::kResident) {
+    return;
+  }
+  if (C10_UNLIKELY(may_have_unseen_users(*record))) {
+    room_.keep_in_doubt(pager_.residence.detach(record));
+    return;
+  }
+  tell_of_streams(
+      world_.streams().without_external(record->recorded),
+      pager_.residence.free_while_used(record, freed),
+      freed);
 }
 
 // Whether work that LMS has not seen may use a storage that dies, on a stream
@@ -283,6 +304,7 @@ bool Device::may_have_unseen_users(const ManagedStorage& record) const {
 // last pin frees it.
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   pager_.books.policy->on_death(record);
+  recipes_.end(record);
   if (Trace* trace = this->trace()) {
     trace->add_free(*record);
   }

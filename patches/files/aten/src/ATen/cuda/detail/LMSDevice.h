@@ -1,11 +1,13 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSDeviceAccess.h>
 #include <ATen/cuda/detail/LMSDeviceChecks.h>
 #include <ATen/cuda/detail/LMSDeviceLimit.h>
 #include <ATen/cuda/detail/LMSDeviceConsolidation.h>
 #include <ATen/cuda/detail/LMSCudaWorld.h>
 #include <ATen/cuda/detail/LMSDeviceLoans.h>
 #include <ATen/cuda/detail/LMSDeviceMirror.h>
+#include <ATen/cuda/detail/LMSDeviceRecipes.h>
 #include <ATen/cuda/detail/LMSCorePager.h>
 #include <ATen/cuda/detail/LMSDeviceRoom.h>
 #include <ATen/cuda/detail/LMSDeviceStorage.h>
@@ -16,19 +18,6 @@
 #include <vector>
 
 namespace at::cuda::lms {
-
-// A storage that an operator is about to touch.
-struct Access {
-  c10::StorageImpl* storage;
-  bool writes;
-};
-using Accesses = c10::SmallVector<Access, 8>;
-// A pin on a storage, taken for an access.
-struct Pin {
-  ManagedStorage* record;
-  bool writes;
-};
-using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 
 // Note [Lock order of Large Model Support]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -48,6 +37,14 @@ using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 // waits for one of them has given 4 back. What is queued on the device may wait
 // for what another thread is about to launch, so whoever waits for the device
 // has given back all that such a thread may need.
+
+// What is known of an operator that has been launched.
+struct Launched {
+  uint64_t name = 0; // hash of its name
+  Trace::Span span; // of a trace that is being recorded
+  std::shared_ptr<Recipe> recipe; // null: it is not kept
+  c10::ArrayRef<c10::IValue> results;
+};
 
 // LMS on one device: the pager, and what ties it to PyTorch, each part in a
 // header of its own. What is here are the storages and the operators that use
@@ -95,6 +92,9 @@ class Device {
   AccessChecks& checks() {
     return checks_;
   }
+  Recipes& recipes() {
+    return recipes_;
+  }
 
   // --- operators ---
 
@@ -108,15 +108,14 @@ class Device {
   // took them lets go of them, and later any thread gives them back.
   void disown(const Pins& pins) const;
   void unpin_disowned(const Pins& pins) noexcept;
-  // The operator of that name is launched: gives its pins back, starts to
-  // manage its results, which work on `stream` has written, and does what the
-  // policy wants done next. `span`: of the operator if it is being recorded.
+  // The operator is launched: gives its pins back, starts to manage its
+  // results, which work on `stream` has written, and does what the policy wants
+  // done next.
   void finish_operator(
       const Pins& pins,
       const Accesses& results,
       cudaStream_t stream,
-      uint64_t name,
-      const Trace::Span& span) noexcept;
+      const Launched& launched) noexcept;
 
   // --- storages ---
 
@@ -134,6 +133,9 @@ class Device {
   void forget(ManagedStorage* storage) noexcept;
   void record_stream(ManagedStorage* storage, c10::cuda::CUDAStream stream);
   bool is_resident(ManagedStorage* storage);
+  // The copy by which the bytes of a pinned storage came; null if they never
+  // left.
+  Event arrival_of(const ManagedStorage* storage);
   // Stops managing every storage. Throws c10::OutOfMemoryError, with LMS still
   // on, if they do not fit.
   void bring_all_back();
@@ -143,9 +145,10 @@ class Device {
 
   // Without the mutex.
   Pins try_pin(const Accesses& accesses, cudaStream_t stream, bool adopt);
+  void note_writes(const Pins& pins);
+  void watch_no_more(ManagedStorage* record);
   void page_in(ManagedStorage* storage);
   bool pin_for_good(ManagedStorage* storage, Event& arrival);
-  Event arrival_of(const ManagedStorage* storage);
 
   // With the mutex.
   ManagedStorage* adopt(
@@ -155,6 +158,7 @@ class Device {
   size_t manage(const Accesses& results, cudaStream_t stream, bool may_cross);
   void note_holder(ManagedStorage* storage);
   bool may_have_unseen_users(const ManagedStorage& storage) const;
+  void take_memory_of(ManagedStorage* storage, Freed& freed) noexcept;
   void remove(ManagedStorage* storage, Freed& freed) noexcept;
   Trace* trace() const noexcept; // that records this device, else null
 
@@ -167,6 +171,7 @@ class Device {
   Loans loans_{*this};
   Mirror mirror_{*this};
   AccessChecks checks_{*this};
+  Recipes recipes_{*this};
   Operator operator_; // scratch
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSOperatorBackward.h>
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
+#include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 
 #include <utility>
@@ -30,6 +31,9 @@ Pins Device::pin(
     bool is_alone = false;
     try {
       const RetryScope retried;
+      if (C10_UNLIKELY(recipes_.is_any_dropped()) && !is_capturing()) {
+        recipes_.prepare(accesses);
+      }
       return try_pin(accesses, stream, adopt_new);
     } catch (const c10::OutOfMemoryError&) {
       // Two threads may each hold what the other one needs. This one's pins are
@@ -89,9 +93,13 @@ Pins Device::try_pin(
     }
     for (const Pin& pin : absent) {
       page_in(pin.record);
+      if (C10_UNLIKELY(Settings::get().verify())) {
+        recipes_.verify(pin.record);
+      }
       const Lock lock(mutex());
       residence.note_access(pin.record, pin.writes, stream);
     }
+    note_writes(pins);
   } catch (...) {
     unpin(pins);
     throw;
@@ -108,7 +116,25 @@ void Device::page_in(ManagedStorage* record) {
         "Support has moved to the host. Capture inside "
         "`with torch.cuda.lms.pin(...)` of the tensors that the graph uses.");
   }
-  pager_.fetcher.fetch(record);
+  while (!pager_.fetcher.fetch(record)) {
+    recipes_.make(record);
+  }
+}
+
+// What the pinned storages had is over where the operator writes to them.
+void Device::note_writes(const Pins& pins) {
+  for (const auto& [record, writes] : pins) {
+    if (!writes) {
+      continue;
+    }
+    const auto is_noted = [&, page = record] {
+      const Lock lock(mutex());
+      return recipes_.note_write(page);
+    };
+    while (!is_noted()) {
+      recipes_.make_dependents(record);
+    }
+  }
 }
 
 void Device::give_back(const Pins& pins, Freed& freed) noexcept {
@@ -140,26 +166,32 @@ void Device::finish_operator(
     const Pins& pins,
     const Accesses& results,
     cudaStream_t stream,
-    uint64_t name,
-    const Trace::Span& span) noexcept {
+    const Launched& launched) noexcept {
   const bool may_cross = !results.empty() && makes_gradients();
   Pager::Sequel sequel(pager_.books);
   bool is_look_due = false;
   {
     const Lock lock(mutex());
     is_look_due = limit_.is_look_due();
-    operator_.name = name;
+    operator_.name = launched.name;
     operator_.uses.clear();
     for (const auto& [record, writes] : pins) {
       if (!record->dead) {
-        operator_.uses.push_back({record, writes});
+        const uint32_t gain = writes ? 0 : recipes_.gain(*record);
+        operator_.uses.push_back({record, writes, static_cast<uint8_t>(gain)});
       }
     }
     give_back(pins, sequel.freed);
     operator_.unmanaged =
         map().end_operator(manage(results, stream, may_cross));
     if (Trace* trace = this->trace()) {
-      trace->add_operator(operator_, span);
+      trace->add_operator(operator_, launched.span);
+    }
+    if (C10_UNLIKELY(recipes_.are_kept())) {
+      recipes_.tell_times(operator_);
+    }
+    if (launched.recipe) {
+      recipes_.end(launched.recipe, launched.results);
     }
     if (!is_capturing()) {
       world_.streams().note_work(stream);

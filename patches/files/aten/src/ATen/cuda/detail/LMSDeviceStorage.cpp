@@ -105,6 +105,24 @@ void ManagedStorage::restore_data_ptr() {
       held ? kHeldMark : kPinnedMark;
 }
 
+void ManagedStorage::move_to_orphan() {
+  const c10::Device where(c10::DeviceType::CUDA, device.index());
+  orphan = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      bytes,
+      c10::DataPtr(
+          nullptr, static_cast<c10::lms::Context*>(this), forget_hook, where),
+      &Allocator::get(),
+      /*resizable=*/false);
+  storage = weak_reference_to(orphan.get());
+  orphan->get_extra_meta().custom_data_ptr_error_msg_ = kAccessError;
+  if (is_shown()) {
+    show_address();
+  } else {
+    hide_address();
+  }
+}
+
 void ManagedStorage::end() {
   if (has_message(impl(), kPinnedMark)) {
     impl()->get_extra_meta().custom_data_ptr_error_msg_.reset();

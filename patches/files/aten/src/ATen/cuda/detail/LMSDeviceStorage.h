@@ -6,9 +6,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/SmallVector.h>
 
+#include <memory>
+#include <vector>
+
 namespace at::cuda::lms {
 
 class Device;
+struct Value; // see Note [Recipes]
 
 // The record of one storage that LMS manages. It is the context of the
 // storage's DataPtr, which owns it; while pinned it outlives that DataPtr.
@@ -34,6 +38,15 @@ struct ManagedStorage final : c10::lms::Context, PageEntry {
   // Const access is not checked. See Note [Gradients that cross streams].
   bool may_cross = false;
 
+  bool is_watched = true; // all that is written to it is seen
+  std::shared_ptr<Value> value; // what its bytes are; null: nothing is known
+  // While it is dropped: what it is made from. See Note [What dropped pages are
+  // made from].
+  std::vector<std::shared_ptr<Value>> sources;
+  bool is_given_up = false;
+  // Keeps the storage that it has since its own died.
+  c10::intrusive_ptr<c10::StorageImpl> orphan;
+
   ManagedStorage(Device& device, c10::StorageImpl* impl, cudaStream_t home);
 
   c10::StorageImpl* impl() const {
@@ -48,6 +61,8 @@ struct ManagedStorage final : c10::lms::Context, PageEntry {
   // Gives the native allocation back to the StorageImpl, which is marked until
   // the last pin is gone.
   void restore_data_ptr();
+  // Its storage dies, but the record stays, for a storage that only it has.
+  void move_to_orphan();
   // Removes the mark.
   void end() override;
   void set_home(Stream stream) override;

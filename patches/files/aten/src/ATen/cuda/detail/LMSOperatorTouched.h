@@ -32,9 +32,6 @@ inline cudaStream_t current_stream(c10::DeviceIndex device) {
   return c10::cuda::getCurrentCUDAStream(device).stream();
 }
 
-// Pins of one operator, by device.
-using PinsByDevice = c10::SmallVector<std::pair<Device*, Pins>, 1>;
-
 // Pins the storages of an operator's arguments for the current streams, see
 // Device::pin. If it throws no pin is left behind.
 PinsByDevice pin_arguments(

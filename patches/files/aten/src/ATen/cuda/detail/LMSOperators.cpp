@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/OperatorEntry.h>
 #include <ATen/cuda/detail/LMSOperatorAttempt.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
 #include <ATen/cuda/detail/LMSOperatorRecurrent.h>
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
@@ -64,8 +65,30 @@ class OperatorScope {
     unpin(pinned_);
   }
 
+  // Keeps how the operator's results are made, for an operator that is not
+  // inside of another one.
+  void keep(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet below,
+      c10::ArrayRef<IValue> arguments) {
+    if (pinned_.size() != 1 || is_capturing()) {
+      return;
+    }
+    Device& device = *pinned_.front().first;
+    if (C10_LIKELY(!device.recipes().are_kept())) {
+      return;
+    }
+    recipe_ = Recipe::begin(op, below, arguments, pinned_);
+    if (recipe_) {
+      timing_ = device.recipes().begin_timing(*recipe_);
+    }
+  }
+
   void adopt(c10::ArrayRef<IValue> results) {
     Trace::end(span_);
+    if (C10_UNLIKELY(recipe_ != nullptr)) {
+      pinned_.front().first->recipes().end_timing(*recipe_, timing_);
+    }
     TouchedList touched = touched_by_results(results);
     for (const Touched& entry : touched_by_results(made_inside())) {
       touched.push_back(entry);
@@ -85,8 +108,7 @@ class OperatorScope {
           pins,
           take_device(touched, device->index()),
           current_stream(device->index()),
-          name_,
-          span_);
+          {name_, span_, recipe_, results});
     }
     if (span_.begin) {
       Trace::write_completed();
@@ -102,6 +124,8 @@ class OperatorScope {
   const uint64_t name_;
   PinsByDevice pinned_;
   Trace::Span span_;
+  std::shared_ptr<Recipe> recipe_;
+  Recipes::Timing timing_;
 };
 
 // --- registration ---
@@ -130,6 +154,9 @@ void run_once(
   const auto& schema = op.schema();
   OperatorScope scope(
       schema, below, torch::jit::last(*stack, schema.arguments().size()));
+  if (attempt) {
+    scope.keep(op, below, torch::jit::last(*stack, schema.arguments().size()));
+  }
   {
     AdoptionPause inside;
     op.redispatchBoxed(below, stack);
@@ -404,6 +431,14 @@ void run_operator(
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
   run_pinned(op, keys_after(keys, kKey), stack);
+}
+
+void run_inside(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet below,
+    torch::jit::Stack* stack) {
+  const AdoptionPause inside;
+  run_once(op, below, stack, /*attempt=*/nullptr);
 }
 
 void pause_adoption() {

@@ -53,6 +53,13 @@ void run_operator(
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack);
 
+// Runs an operator inside of another one, or instead of one: pins its storages
+// and redispatches to `below`.
+void run_inside(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet below,
+    torch::jit::Stack* stack);
+
 // The same for an operator on lists of tensors, such as _foreach_add_ and
 // _fused_adamw_, in chunks that fit where the lists as a whole do not.
 void run_list_operator(

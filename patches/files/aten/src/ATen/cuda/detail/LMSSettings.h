@@ -60,6 +60,23 @@ class Settings {
     return !distributed_.exchange(true);
   }
 
+  // Bytes may be made again instead of being copied (Note [Recipes]).
+  bool recompute() const {
+    return recompute_.load(std::memory_order_relaxed);
+  }
+  void set_recompute(bool recompute) {
+    recompute_.store(recompute);
+  }
+
+  // What could be made again is copied all the same, and made as well when it
+  // comes back, to compare the two. For tests of operators, with chaos.
+  bool verify() const {
+    return verify_.load(std::memory_order_relaxed);
+  }
+  void set_verify(bool verify) {
+    verify_.store(verify);
+  }
+
   // Bytes; smaller storages are not managed.
   size_t min_bytes() const {
     return min_bytes_.load(std::memory_order_relaxed);
@@ -89,6 +106,8 @@ class Settings {
   std::atomic<bool> enabled_{false};
   std::atomic<bool> active_{false};
   std::atomic<const PolicyKind*> policy_{find_policy("planned")};
+  std::atomic<bool> recompute_{true};
+  std::atomic<bool> verify_{false};
   std::atomic<bool> profiled_{false};
   std::atomic<bool> distributed_{false};
   std::atomic<bool> forked_{false};

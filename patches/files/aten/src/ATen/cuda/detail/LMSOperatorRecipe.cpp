@@ -1,0 +1,298 @@
+#include <ATen/cuda/detail/LMSOperatorRecipe.h>
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperators.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+// Besides those that upstream tags as pointwise. tests/engine/test_recipes.py
+// runs each of them again on many samples.
+const std::unordered_set<std::string_view>& repeatable() {
+  static const std::unordered_set<std::string_view> names{
+      "aten::_adaptive_avg_pool2d",
+      "aten::_fused_rms_norm",
+      "aten::_log_softmax",
+      "aten::_softmax",
+      "aten::_to_copy",
+      "aten::addbmm",
+      "aten::addmm",
+      "aten::addmv",
+      "aten::avg_pool2d",
+      "aten::avg_pool3d",
+      "aten::baddbmm",
+      "aten::bmm",
+      "aten::cat",
+      "aten::convolution",
+      "aten::embedding",
+      "aten::index_select",
+      "aten::max_pool2d_with_indices",
+      "aten::mm",
+      "aten::mv",
+      "aten::native_group_norm",
+      "aten::native_layer_norm",
+  };
+  return names;
+}
+
+// With the argument for the probability of dropout, which must be zero.
+const std::unordered_set<std::string_view>& attention() {
+  static const std::unordered_set<std::string_view> names{
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_flash_attention",
+  };
+  return names;
+}
+
+bool drops_nothing(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  const auto index = schema.argumentIndexWithName("dropout_p");
+  const auto& probability = arguments[static_cast<size_t>(index.value_or(0))];
+  return index && probability.isDouble() && probability.toDouble() == 0;
+}
+
+// A result may be another one than of the same operator on whole tensors.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.has_storage() &&
+      !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized();
+}
+
+} // namespace
+
+bool is_repeatable(
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments) {
+  const auto& schema = op.schema();
+  if (schema.is_mutable()) {
+    return false;
+  }
+  const std::string& name = schema.name();
+  if (attention().count(name) > 0) {
+    return drops_nothing(schema, arguments);
+  }
+  return repeatable().count(name) > 0 ||
+      (op.hasTag(at::Tag::pointwise) &&
+       !op.hasTag(at::Tag::nondeterministic_seeded) &&
+       name.rfind("aten::", 0) == 0);
+}
+
+std::shared_ptr<Recipe> Recipe::begin(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet below,
+    c10::ArrayRef<c10::IValue> arguments,
+    const PinsByDevice& pins) {
+  const bool is_dropout = op.schema().name() == "aten::native_dropout";
+  if (pins.size() != 1 || (!is_dropout && !is_repeatable(op, arguments))) {
+    return nullptr;
+  }
+  const auto flags = Flags::now();
+  if (!flags) {
+    return nullptr;
+  }
+  if (is_dropout) {
+    return begin_dropout(below, arguments, pins, *flags);
+  }
+  std::shared_ptr<Recipe> recipe(new Recipe(op, below, *flags));
+  const Lock lock(pins.front().first->mutex());
+  for (const c10::IValue& argument : arguments) {
+    if (!recipe->add(argument, pins)) {
+      return nullptr;
+    }
+  }
+  if (recipe->tensors_.empty()) {
+    return nullptr;
+  }
+  recipe->sign();
+  return recipe;
+}
+
+// Dropout draws random numbers, but what it drew is in the mask that it returns
+// besides its result. With the mask its backward pass computes the same: input
+// * mask * scale, where the kernels of the GPU take 1 / p in the type of p, and
+// those of the CPU in double precision. Where these are not alike it is not
+// kept.
+std::shared_ptr<Recipe> Recipe::begin_dropout(
+    c10::DispatchKeySet below,
+    c10::ArrayRef<c10::IValue> arguments,
+    const PinsByDevice& pins,
+    const Flags& flags) {
+  static const auto masked = c10::Dispatcher::singleton().findSchema(
+      {"aten::native_dropout_backward", ""});
+  const double kept = 1 - arguments[1].toDouble();
+  const auto scale = static_cast<float>(1 / kept);
+  const bool is_drawn =
+      arguments[2].isBool() && arguments[2].toBool() && kept > 0 && kept < 1;
+  const at::Tensor& input = arguments[0].toTensor();
+  if (!masked || !is_drawn || input.scalar_type() == at::kDouble ||
+      scale !=
+          static_cast<float>(
+              1 / static_cast<double>(static_cast<float>(kept)))) {
+    return nullptr;
+  }
+  std::shared_ptr<Recipe> recipe(new Recipe(*masked, below, flags));
+  const Lock lock(pins.front().first->mutex());
+  if (!recipe->add(arguments[0], pins)) {
+    return nullptr;
+  }
+  recipe->needs_mask_ = true;
+  recipe->places_.push_back({Kind::kTensor, 1});
+  recipe->plain_.emplace_back();
+  recipe->places_.push_back({Kind::kPlain, 0});
+  recipe->plain_.emplace_back(1 / kept);
+  recipe->sign();
+  return recipe;
+}
+
+bool Recipe::complete(c10::ArrayRef<c10::IValue> results, size_t result) {
+  if (!needs_mask_) {
+    return tensors_.size() > 0;
+  }
+  if (result != 0) {
+    return false;
+  }
+  needs_mask_ = false;
+  return add(results[1].toTensor(), Pins());
+}
+
+bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
+  if (argument.isTensor()) {
+    const at::Tensor& tensor = argument.toTensor();
+    // A number that was made a tensor of: nobody can write to it.
+    const bool is_number = tensor.defined() && tensor.is_cpu() &&
+        tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    if (is_number || !tensor.defined()) {
+      places_.push_back({Kind::kPlain, 0});
+      plain_.push_back(argument);
+      return true;
+    }
+    places_.push_back({Kind::kTensor, 1});
+    plain_.emplace_back();
+    return add(tensor, pins.front().second);
+  }
+  const bool is_list = argument.isTensorList();
+  if (is_list || argument.isOptionalTensorList()) {
+    const auto elements = argument.toListRef();
+    places_.push_back(
+        {is_list ? Kind::kList : Kind::kOptionalList, elements.size()});
+    plain_.emplace_back();
+    for (const c10::IValue& element : elements) {
+      const bool is_defined =
+          element.isTensor() && element.toTensor().defined();
+      are_defined_.push_back(is_defined ? 1 : 0);
+      if (is_defined && !add(element.toTensor(), pins.front().second)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  if (argument.isGenerator() || argument.isStorage() || argument.isStream() ||
+      argument.isObject() || argument.isCustomClass()) {
+    return false;
+  }
+  places_.push_back({Kind::kPlain, 0});
+  plain_.push_back(argument);
+  return true;
+}
+
+// With the mutex. `own`: the operator's pins.
+bool Recipe::add(const at::Tensor& tensor, const Pins& own) {
+  if (!tensor.is_cuda() || !is_plain(tensor)) {
+    return false;
+  }
+  ManagedStorage* record = managed(tensor.storage().unsafeGetStorageImpl());
+  if (!record || !record->is_watched) {
+    return false;
+  }
+  // Who else has pinned it may be about to write to it.
+  const auto count = std::count_if(own.begin(), own.end(), [&](const Pin& pin) {
+    return pin.record == record;
+  });
+  if (record->pins - record->own_pins > static_cast<uint32_t>(count)) {
+    return false;
+  }
+  if (!record->value) {
+    record->value = std::make_shared<Value>();
+    record->value->holder = record;
+  }
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  tensors_.push_back(
+      {record->value,
+       tensor.dtype(),
+       {sizes.begin(), sizes.end()},
+       {strides.begin(), strides.end()},
+       tensor.storage_offset()});
+  return true;
+}
+
+void Recipe::sign() {
+  size_t hash = std::hash<c10::OperatorName>()(op_.schema().operator_name());
+  for (const Argument& tensor : tensors_) {
+    hash = c10::hash_combine(hash, tensor.type.itemsize());
+    for (const int64_t size : tensor.sizes) {
+      hash = c10::hash_combine(hash, static_cast<size_t>(size));
+    }
+    for (const int64_t stride : tensor.strides) {
+      hash = c10::hash_combine(hash, static_cast<size_t>(stride));
+    }
+  }
+  signature_ = hash;
+}
+
+torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
+  torch::jit::Stack stack;
+  auto next = tensors.begin();
+  auto is_defined = are_defined_.begin();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    switch (places_[i].kind) {
+      case Kind::kPlain:
+        stack.push_back(plain_[i]);
+        break;
+      case Kind::kTensor:
+        stack.emplace_back(*next++);
+        break;
+      case Kind::kList: {
+        c10::List<at::Tensor> list;
+        for (size_t k = 0; k < places_[i].count; ++k) {
+          list.push_back(*is_defined++ ? *next++ : at::Tensor());
+        }
+        stack.emplace_back(std::move(list));
+        break;
+      }
+      case Kind::kOptionalList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (size_t k = 0; k < places_[i].count; ++k) {
+          list.push_back(
+              *is_defined++ ? std::optional<at::Tensor>(*next++)
+                            : std::nullopt);
+        }
+        stack.emplace_back(std::move(list));
+        break;
+      }
+    }
+  }
+  // Whatever the thread is in the middle of sees nothing of it: not autograd,
+  // autocast, transforms or modes, nor who records functions.
+  const c10::impl::ForceDispatchKeyGuard only_below(
+      c10::default_included_set |
+          c10::DispatchKeySet({kKey, kKeyAboveAllBackends}),
+      c10::default_excluded_set | c10::autograd_dispatch_keyset |
+          c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView));
+  const at::DisableRecordFunctionGuard unrecorded;
+  const FlagsScope flags(flags_);
+  run_inside(op_, below_, &stack);
+  return stack;
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/cuda/detail/LMSDeviceAccess.h>
+#include <ATen/cuda/detail/LMSOperatorFlags.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace at::cuda::lms {
+
+// Note [Recipes]
+// ~~~~~~~~~~~~~~
+// Most of what a forward pass makes takes less time to compute again than to
+// copy to the host and back. A *recipe* is what it takes to compute it: the
+// operator, with its arguments and the flags that kernels read. Tensors among
+// the arguments are kept as *values*, the bytes that a storage holds from one
+// write to the next, and as their shapes on them. So a recipe keeps no memory
+// of the device alive, and is never run with other bytes than the operator had.
+//
+// A value is available while its storage holds it. One that is not can still be
+// made if it has a recipe itself: an activation often dies as soon as the next
+// operator has run, and then is made for a moment. This ends after few steps.
+//
+// Which operators may run again: see is_repeatable. They have no effects but
+// their results, draw no random numbers, and give the same bits each time.
+
+class Recipe;
+
+// What a storage holds, or held. Guarded by the mutex of its device.
+struct Value {
+  ManagedStorage* holder = nullptr; // null: no storage does any more
+  std::shared_ptr<const Recipe> recipe; // null: it cannot be made
+  size_t result = 0; // which of the recipe's
+  // Pages that were dropped and are made from what the holder has.
+  uint32_t needed = 0;
+  int above = 0; // the longest row of such pages, each made from the next
+  bool is_ending = false; // about to be written to: no more pages need it
+};
+using ValuePtr = std::shared_ptr<Value>;
+
+class Recipe {
+ public:
+  struct Argument {
+    ValuePtr value;
+    caffe2::TypeMeta type;
+    c10::SmallVector<int64_t, 4> sizes;
+    c10::SmallVector<int64_t, 4> strides;
+    int64_t offset; // in elements
+  };
+
+  // For an operator that is about to run, its arguments pinned by `pins`. Null
+  // if none is to be kept of it.
+  static std::shared_ptr<Recipe> begin(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet below,
+      c10::ArrayRef<c10::IValue> arguments,
+      const PinsByDevice& pins);
+
+  // The operator has run. Whether the recipe makes that result, which is
+  // managed by now. With the mutex.
+  bool complete(c10::ArrayRef<c10::IValue> results, size_t result);
+
+  const std::vector<Argument>& tensors() const {
+    return tensors_;
+  }
+  // The same for operators that take the same time: of their names, and of the
+  // types and shapes of their arguments.
+  uint64_t signature() const {
+    return signature_;
+  }
+  std::string name() const {
+    return op_.schema().operator_name().name;
+  }
+  // Runs the operator again on tensors that have the bytes of `tensors()`, and
+  // returns its results. Like any operator it may throw.
+  torch::jit::Stack run(const std::vector<at::Tensor>& tensors) const;
+
+ private:
+  Recipe(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet below,
+      const Flags& flags)
+      : op_(op), below_(below), flags_(flags) {}
+  static std::shared_ptr<Recipe> begin_dropout(
+      c10::DispatchKeySet below,
+      c10::ArrayRef<c10::IValue> arguments,
+      const PinsByDevice& pins,
+      const Flags& flags);
+  bool add(const c10::IValue& argument, const PinsByDevice& pins);
+  bool add(const at::Tensor& tensor, const Pins& pins);
+  void sign();
+
+  // How an argument is put together from `tensors_`.
+  enum class Kind { kPlain, kTensor, kList, kOptionalList };
+  struct Place {
+    Kind kind;
+    size_t count; // elements of a list
+  };
+
+  c10::OperatorHandle op_;
+  c10::DispatchKeySet below_;
+  Flags flags_;
+  std::vector<c10::IValue> plain_; // by argument; None where there are tensors
+  std::vector<Place> places_; // by argument
+  std::vector<Argument> tensors_;
+  std::vector<char> are_defined_; // by element of an optional list
+  uint64_t signature_ = 0;
+  bool needs_mask_ = false; // see begin_dropout
+};
+
+// Whether the operator has no effects but its results and gives the same bits
+// each time, with these arguments.
+bool is_repeatable(
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments);
+
+} // namespace at::cuda::lms

@@ -1,0 +1,315 @@
+"""Bytes that are dropped and made again, by running the operator that made them.
+
+Usage: recipes.py [TEST...]
+
+Under chaos all that can be made again is dropped after the operator that made it, and copied the
+next time that it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from harness import Worker, assert_same, in_thread, lms, numbers, run_tests
+from torch import nn
+from torch.nn import functional
+from torch.testing._internal.common_utils import TestCase
+from torch.utils._python_dispatch import TorchDispatchMode
+
+COUNT = 1 << 14
+
+
+def made() -> int:
+    return lms.stats()["lms.recompute.count"]
+
+
+@contextmanager
+def making(times: int = 1) -> Iterator[None]:
+    """In it so many storages are made again."""
+    before = made()
+    yield
+    assert made() - before == times, f"{made() - before} were made again, not {times}"
+
+
+def data(*shape: int) -> torch.Tensor:
+    return numbers(*(shape or (COUNT,))) / 64
+
+
+class TestRecipes(TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        lms.set_recompute(True)
+        torch.ops.lms.set_verify(False)
+
+    def test_what_is_made_again_has_the_same_bits(self) -> None:
+        x = data(64, 256)
+        weight, bias = data(128, 256), data(128)
+        image, kernel = data(2, 4, 16, 16), data(8, 4, 3, 3)
+        cases: list[tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = [
+            (torch.exp, (x.neg(),)),
+            (functional.gelu, (x,)),
+            (lambda x: x.to(torch.bfloat16), (x,)),
+            (lambda x: x.softmax(-1), (x,)),
+            (lambda x: functional.layer_norm(x, (256,)), (x,)),
+            (lambda x, y: torch.cat([x, y, x]), (x, weight)),
+            (functional.linear, (x, weight, bias)),
+            (torch.matmul, (x, weight.t())),
+            (lambda x, y: x[:, ::2] + y[:64, 1::2], (x, weight)),
+            (functional.conv2d, (image, kernel)),
+            (lambda x: functional.max_pool2d(x, 2), (image,)),
+            (lambda x: x * 3 + 1, (x,)),
+        ]
+        for operator, arguments in cases:
+            expected = operator(*arguments)
+            result = operator(*(argument.cuda() for argument in arguments))
+            before = made()
+            assert_same(result.clone(), expected)
+            assert made() > before, f"{operator} was not run again"
+
+    def test_a_source_is_written_to(self) -> None:
+        x = data().cuda()
+        y = torch.exp(x)
+        with making():
+            x.add_(1)
+        assert_same(y, torch.exp(data()))
+        assert_same(x, data() + 1)
+
+    def test_what_is_dropped_is_written_to(self) -> None:
+        y = torch.exp(data().cuda())
+        y.mul_(2)
+        assert_same(y, torch.exp(data()) * 2)
+
+    def test_a_source_dies(self) -> None:
+        x = data().cuda()
+        managed = lms.stats()["lms.managed.all.current"]
+        y = torch.exp(x)
+        del x
+        assert lms.stats()["lms.managed.all.current"] == managed + 1  # it is kept
+        with making():
+            assert_same(y, torch.exp(data()))
+        assert lms.stats()["lms.managed.all.current"] == managed
+
+    def test_what_is_dropped_dies_with_its_source(self) -> None:
+        managed = lms.stats()["lms.managed.all.current"]
+        x = data().cuda()
+        y = torch.exp(x)
+        del x
+        del y
+        assert lms.stats()["lms.managed.all.current"] == managed
+
+    def test_from_what_died_and_was_never_kept(self) -> None:
+        x = data().cuda()
+        y = torch.exp(x * 2 - 1)
+        with making():
+            assert_same(y, torch.exp(data() * 2 - 1))
+
+    def test_in_a_row(self) -> None:
+        row = [data().cuda()]
+        expected = [data()]
+        for _ in range(20):
+            row.append(row[-1] * 1.5)
+            expected.append(expected[-1] * 1.5)
+        for tensor, host in zip(reversed(row), reversed(expected), strict=True):
+            assert_same(tensor.clone(), host)
+
+    def test_a_row_without_an_end(self) -> None:
+        """Where each is made from the one before, what is known of them does not grow."""
+        x = torch.zeros(COUNT, device="cuda")
+        for step in range(2000):
+            x = x + 1
+            if step == 1000:
+                assert_same(x.clone(), torch.full((COUNT,), 1001.0))
+        assert_same(x, torch.full((COUNT,), 2000.0))
+
+    def test_dropout(self) -> None:
+        for p in (0.1, 0.5):
+            torch.manual_seed(5)
+            lms.set_recompute(False)
+            expected = functional.dropout(data().cuda(), p).cpu()
+            lms.set_recompute(True)
+            torch.manual_seed(5)
+            x = data().cuda()
+            y = functional.dropout(x, p)
+            state = torch.cuda.get_rng_state()
+            with making():
+                assert_same(y, expected)
+            assert torch.equal(state, torch.cuda.get_rng_state())
+
+    def test_random_numbers_are_not_drawn_again(self) -> None:
+        x = data().cuda()
+        with making(0):
+            y = torch.bernoulli(torch.full_like(x, 0.5))
+            assert 0 < y.sum().item() < COUNT
+
+    def test_training(self) -> None:
+        def train() -> list[torch.Tensor]:
+            torch.manual_seed(0)
+            model = nn.Sequential(
+                nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Dropout(0.1), nn.Linear(128, 8)
+            ).cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for step in range(3):
+                model(data(32, 64).cuda() + step).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return [parameter.detach().cpu() for parameter in model.parameters()]
+
+        lms.set_recompute(False)
+        with making(0):
+            expected = train()
+        lms.set_recompute(True)
+        before = made()
+        for parameter, host in zip(train(), expected, strict=True):
+            assert_same(parameter, host)
+        assert made() > before
+
+    def test_nothing_of_the_program_sees_it(self) -> None:
+        names: list[str] = []
+
+        class Names(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+                names.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        x = data().cuda().requires_grad_()
+        y = torch.exp(x)
+        z = torch.exp(x)
+        with making(2), torch.autocast("cuda", torch.bfloat16), Names():
+            y.neg()
+            with torch.profiler.profile() as profile:
+                z.neg()
+        names = [name for name in names if name.startswith("aten")]
+        assert names == ["aten.neg.default"] * 2, names
+        operators = [event.key for event in profile.key_averages() if "aten::" in event.key]
+        assert operators == ["aten::neg"], operators
+        y.sum().backward()
+        assert_same(x.grad, torch.exp(data()))
+
+    def test_in_inference_mode_and_under_transforms(self) -> None:
+        x = data(8, 256).cuda()
+        y, z, rows = torch.exp(x), torch.exp(x), torch.exp(x)
+        with making(3):
+            with torch.inference_mode():
+                assert_same(y, torch.exp(data(8, 256)))
+            with torch.no_grad():
+                assert_same(z, torch.exp(data(8, 256)))
+            negative = torch.vmap(torch.neg)(rows)
+        assert_same(negative, -torch.exp(data(8, 256)))
+
+    def test_with_the_flags_of_its_time(self) -> None:
+        def flags(x: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(x, float(torch.backends.cuda.matmul.allow_tf32))
+
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("special_airy_ai", flags, "CUDA")
+        x = data(4).cuda()
+        torch.backends.cuda.matmul.allow_tf32 = True
+        y = torch.special.airy_ai(x)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        with making():
+            assert_same(y, torch.ones(4))
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert_same(torch.special.airy_ai(x), torch.zeros(4))
+
+    def test_an_address_escapes(self) -> None:
+        """What uses the address is not seen, so nothing is made from those bytes any more."""
+        x = data().cuda()
+        y = torch.exp(x)
+        with making():
+            assert x.data_ptr() != 0
+            torch.ops.lms.hold(x.untyped_storage())
+        assert_same(y, torch.exp(data()))
+        with making(0):
+            z = torch.exp(x)
+            assert_same(z, torch.exp(data()))
+
+    def test_while_pinned_by_the_program(self) -> None:
+        x = data().cuda()
+        y = torch.exp(x)
+        with making(), lms.pin(x):  # its kernels may write to it
+            z = torch.exp(x)
+        with making(0):
+            assert_same(z, torch.exp(data()))
+        assert_same(y, torch.exp(data()))
+
+    def test_in_two_threads(self) -> None:
+        for _ in range(20):
+            x = data().cuda()
+            y = torch.exp(x)
+            results: list[torch.Tensor] = []
+
+            def use(y: torch.Tensor = y, results: list[torch.Tensor] = results) -> None:
+                results.append(y * 2)
+
+            workers = [Worker(use) for _ in range(2)]
+            with making():
+                for worker in workers:
+                    worker.start()
+                for worker in workers:
+                    worker.finish()
+            for result in results:
+                assert_same(result, torch.exp(data()) * 2)
+
+    def test_on_another_stream_and_thread(self) -> None:
+        x = data().cuda()
+        y = torch.exp(x)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        results: list[torch.Tensor] = []
+
+        def use() -> None:
+            with torch.cuda.stream(side):
+                results.append(y + 1)
+
+        with making():
+            in_thread(use)
+        side.synchronize()
+        assert_same(results[0], torch.exp(data()) + 1)
+        assert_same(y * 2, torch.exp(data()) * 2)
+
+    def test_turned_off_while_something_is_dropped(self) -> None:
+        x = data().cuda()
+        y = torch.exp(x)
+        torch.ops.lms.set_chaos(False)
+        torch.cuda.set_enabled_lms(False)
+        assert_same(y, torch.exp(data()))
+        assert_same(x, data())
+        torch.cuda.set_enabled_lms(True)
+        torch.ops.lms.set_chaos(True)
+
+    def test_settings(self) -> None:
+        assert lms.get_recompute()
+        y = torch.exp(data().cuda())
+        lms.set_recompute(False)
+        assert not lms.get_recompute()
+        with making():  # it is dropped already
+            assert_same(y, torch.exp(data()))
+        with making(0):
+            assert_same(torch.exp(data().cuda()), torch.exp(data()))
+        lms.set_recompute(True)
+
+    def test_operators_whose_bits_differ_are_found(self) -> None:
+        count = [0]
+
+        def moody(x: torch.Tensor) -> torch.Tensor:
+            count[0] += 1
+            return torch.full_like(x, count[0])
+
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("special_bessel_j0", moody, "CUDA")
+        torch.ops.lms.set_verify(True)
+        with making(0):
+            assert_same(torch.exp(data().cuda()) * 2, torch.exp(data()) * 2)
+            assert torch.ops.lms.differing() == []
+            x = data(4).cuda()
+            assert_same(torch.special.bessel_j0(x), torch.ones(4))
+        assert torch.ops.lms.differing() == ["aten::special_bessel_j0"]
+        torch.ops.lms.set_verify(False)
+
+
+if __name__ == "__main__":
+    torch.cuda.set_enabled_lms(True)
+    torch.ops.lms.set_chaos(True)
+    run_tests()

@@ -1,0 +1,99 @@
+// Unit tests of the trial: whether bytes are copied or made again.
+
+#include <ATen/cuda/detail/LMSCoreTrial.h>
+
+#include <gtest/gtest.h>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+constexpr uint64_t kCycle = 100; // operators
+
+// A program whose iterations take what the test says.
+class ATrial : public testing::Test {
+ protected:
+  ATrial() {
+    trial.begin(now, /*gains=*/0);
+  }
+
+  // One iteration; true if another plan was asked for, which is followed then.
+  bool run(double us, double stalled, uint64_t gains = 50) {
+    bool is_asked = false;
+    for (uint64_t i = 0; i < kCycle; ++i) {
+      ++now;
+      elapsed += us / kCycle;
+      stall += stalled / kCycle;
+      seen += gains > 0 && i % (kCycle / gains) == 0 ? 1 : 0;
+      if (trial.follow(now, kCycle, seen, elapsed, stall) ==
+          Trial::Verdict::kPlanAnew) {
+        is_asked = true;
+        trial.begin(now, seen);
+        seen = 0;
+      }
+    }
+    return is_asked;
+  }
+  // Iterations until another plan is asked for, at most 20.
+  int until_asked(double us, double stalled, uint64_t gains = 50) {
+    int iterations = 1;
+    while (iterations < 20 && !run(us, stalled, gains)) {
+      ++iterations;
+    }
+    return iterations;
+  }
+
+  Trial trial;
+  uint64_t now = 1000;
+  double elapsed = 5000;
+  double stall = 300;
+  uint64_t seen = 0;
+};
+
+TEST_F(ATrial, LeavesCopiesAloneThatNobodyWaitsFor) {
+  EXPECT_EQ(until_asked(1000, 15), 20);
+  EXPECT_FALSE(trial.makes_again());
+}
+
+TEST_F(ATrial, LeavesCopiesAloneWhereNothingCanBeMadeAgain) {
+  EXPECT_EQ(until_asked(1000, 500, /*gains=*/0), 20);
+  EXPECT_FALSE(trial.makes_again());
+}
+
+TEST_F(ATrial, KeepsWhatIsFaster) {
+  EXPECT_EQ(until_asked(1000, 500), 3); // two to settle, one that is timed
+  EXPECT_TRUE(trial.makes_again());
+  EXPECT_EQ(until_asked(700, 20), 1); // now it knows how long that takes
+  EXPECT_EQ(until_asked(600, 10), 20);
+  EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, GoesBackToCopiesThatAreFaster) {
+  until_asked(1000, 500);
+  until_asked(1100, 400);
+  EXPECT_EQ(until_asked(1100, 400), 2);
+  EXPECT_FALSE(trial.makes_again());
+  EXPECT_EQ(until_asked(1000, 500), 20); // and tries no more
+}
+
+TEST_F(ATrial, PlansAnewWhileItKnowsMore) {
+  until_asked(1000, 500, /*gains=*/10);
+  EXPECT_EQ(until_asked(900, 10, /*gains=*/10), 1);
+  EXPECT_EQ(until_asked(800, 10, /*gains=*/50), 1);
+  EXPECT_EQ(until_asked(600, 10, /*gains=*/100), 20);
+  EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, NoticesWhenStallsBegin) {
+  EXPECT_EQ(until_asked(1000, 0), 20);
+  EXPECT_LE(until_asked(1500, 500), 2);
+  EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, KnowsNothingOfAnotherSequence) {
+  until_asked(1000, 500);
+  trial.forget();
+  EXPECT_FALSE(trial.makes_again());
+}
+
+} // namespace
