@@ -34,7 +34,7 @@ PARTS = ("tests", "operators", "cells")
 # They build C++ programs and check other things than what runs on the device.
 NOT_OF_THE_DEVICE = ("test_sanitizers.py", "test_unit.py", "test_trace.py")
 WORKLOADS = ("bert-large", "gpt2-xl", "resnet152", "vit-l16", "unet3d")
-RIVALS = ("lms", "checkpoint", "save_on_cpu")
+RIVALS = ("lms", "lms_copies", "checkpoint", "save_on_cpu")
 RATIOS = (1.5, 2.0)
 MIB = 1 << 20
 GIB = 1 << 30
@@ -48,7 +48,12 @@ def main() -> int:
     parser.add_argument("--workload", action="append", help=f"default: {', '.join(WORKLOADS)}")
     parser.add_argument("--rival", action="append", help=f"default: {', '.join(RIVALS)}")
     parser.add_argument("--ratio", action="append", type=float, help="default: 1.5 and 2")
-    parser.add_argument("--iterations", type=int, default=8, help="of each cell")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=8,
+        help="of each cell; LMS first runs some more, in which it tries what is faster",
+    )
     parser.add_argument("--tests", nargs="+", default=[], help="of tests/engine (default: all)")
     parser.add_argument("--minutes", type=float, default=60, help="for each part, at most")
     parser.add_argument("--child", help=argparse.SUPPRESS)  # what it runs, as JSON
@@ -126,8 +131,7 @@ def run_tests(args: argparse.Namespace) -> bool:
     tests = [folder / name for name in args.tests] or [folder]
     command = [sys.executable, "-m", "pytest", "-v", "-rs", "--device", "cuda"]
     command += [
-        "--dist=loadfile",
-        "--no-loadscope-reorder",
+        "--dist=worksteal",
         "-n",
         str(min(os.cpu_count() or 1, 12)),
     ]
@@ -156,13 +160,14 @@ def measure_operators(args: argparse.Namespace) -> bool:
 def measure_cells(args: argparse.Namespace) -> bool:
     """Trains the workloads with their rivals; a table of speeds, as shares of the ideal's."""
     end = time.monotonic() + args.minutes * 60
-    head = ["workload", "need, GiB", "at", "rival", "ms", "of ideal", "in GB", "out GB", "note"]
+    head = ["workload", "need, GiB", "at", "rival", "ms", "of ideal"]
+    head += ["in GB", "out GB", "made GB", "note"]
     write(args.out, ["", row(head), row(["---"] * len(head))])
     passed = True
     for name in args.workload or WORKLOADS:
         ideal = cell(args, name, "ideal", 0)
         if ideal["status"] != "ok":
-            write(args.out, [row([name, "", "", "ideal", "", "", "", "", ideal["reason"]])])
+            write(args.out, [row([name, "", "", "ideal", "", "", "", "", "", ideal["reason"]])])
             continue
         need = ideal["peak_reserved_bytes"]
         write(args.out, [described(name, need, 1, "ideal", ideal, ideal)])
@@ -220,15 +225,20 @@ def run_cell(name: str, rival: str, limit: int, iterations: int) -> dict[str, An
         found = catalogue.named("workload", catalogue.WORKLOADS, name)
         training = found.build(found.batch, "cuda")
         competing.prepare(training)
-        return {"status": "ok", **measured(training, iterations)}
+        return {"status": "ok", **measured(training, iterations, competing.learning)}
     except torch.cuda.OutOfMemoryError as error:
         return {"status": "oom", "reason": str(error).splitlines()[0]}
 
 
-def measured(training: Any, iterations: int) -> dict[str, Any]:
-    """Milliseconds of each iteration on the device, and what was moved in the last."""
+def measured(training: Any, iterations: int, learning: int) -> dict[str, Any]:
+    """Milliseconds of each iteration on the device, and what was moved in the last.
+
+    The median is of those from the fourth on, after `learning` that come first.
+    """
     import torch
 
+    counted = iterations - min(catalogue.FIRST_COUNTED, iterations - 1)
+    iterations += learning
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]
     hosts, before = [time.perf_counter()], lms_statistics()
     marks[0].record()
@@ -244,7 +254,7 @@ def measured(training: Any, iterations: int) -> dict[str, Any]:
     return {
         "steps_ms": steps,
         "host_ms": [1e3 * (after - before) for before, after in pairwise(hosts)],
-        "step_ms": median(steps[min(catalogue.FIRST_COUNTED, iterations - 1) :]),
+        "step_ms": median(steps[-counted:]),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "lms": after,
@@ -265,7 +275,7 @@ def described(
     """A cell's row."""
     start = [name, f"{need / GIB:.1f}", f"{ratio:g}", rival]
     if found["status"] != "ok":
-        return row([*start, "", "", "", "", f"{found['status']}: {found['reason'][:120]}"])
+        return row([*start, "", "", "", "", "", f"{found['status']}: {found['reason'][:120]}"])
     moved = found["lms_step"]
     return row(
         [
@@ -274,6 +284,7 @@ def described(
             f"{100 * ideal['step_ms'] / found['step_ms']:.0f} %",
             f"{moved.get('lms.page_in.bytes', 0) / 1e9:.1f}",
             f"{moved.get('lms.page_out.bytes', 0) / 1e9:.1f}",
+            f"{moved.get('lms.recompute.bytes', 0) / 1e9:.1f}",
             " ".join(f"{step:.0f}" for step in found["steps_ms"][:3]) + " ms at first",
         ]
     )

@@ -123,6 +123,9 @@ void Device::page_in(ManagedStorage* record) {
 
 // What the pinned storages had is over where the operator writes to them.
 void Device::note_writes(const Pins& pins) {
+  if (C10_LIKELY(!recipes_.are_any())) {
+    return;
+  }
   for (const auto& [record, writes] : pins) {
     if (!writes) {
       continue;

@@ -1,42 +1,16 @@
 #include <ATen/cuda/detail/LMSDeviceRecipes.h>
 
-#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
-#include <set>
-#include <thread>
 #include <utility>
 
+// What can be made again, and what has been dropped.
+
 namespace at::cuda::lms {
-namespace {
-
-std::mutex differing_mutex; // no other is taken under it
-std::set<std::string>& differing_names() {
-  static auto* names = new std::set<std::string>(); // leaked: read at the end
-  return *names;
-}
-
-// A tensor that has the bytes of an argument, in the storage of its value.
-at::Tensor tensor_on(
-    const c10::Storage& storage,
-    const Recipe::Argument& argument) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage),
-      c10::DispatchKeySet(c10::DispatchKey::CUDA),
-      argument.type);
-  tensor.unsafeGetTensorImpl()->set_storage_offset(argument.offset);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      argument.sizes, argument.strides);
-  return tensor;
-}
-
-} // namespace
 
 bool Recipes::are_kept() const {
   const Traits& traits = device_.world().traits();
@@ -87,6 +61,9 @@ Recipes::Timing Recipes::begin_timing(const Recipe& recipe) {
   {
     const Lock lock(device_.mutex());
     collect_times();
+    if (times_.size() > kMostTimes) {
+      times_.clear();
+    }
     if (pending_.size() >= kMostPending ||
         times_[recipe.signature()].wanted == 0) {
       return timing;
@@ -297,197 +274,6 @@ void Recipes::end(ManagedStorage* record) {
   if (record->value) {
     lose(record->value);
   }
-}
-
-// --- making, without the mutex ---
-
-void Recipes::prepare(const Accesses& accesses) {
-  free_orphans();
-  for (const Access& access : accesses) {
-    ManagedStorage* record = managed(access.storage);
-    if (!record) {
-      continue;
-    }
-    bool is_dropped = false;
-    bool is_needed = false;
-    {
-      const Lock lock(device_.mutex());
-      is_dropped = record->dropped;
-      is_needed = access.writes && record->value && record->value->needed > 0;
-    }
-    if (is_dropped) {
-      make(record);
-    }
-    if (is_needed) {
-      make_dependents(record);
-    }
-  }
-}
-
-void Recipes::make(ManagedStorage* page) {
-  if (!device_.pager().fetcher.begin_making(page)) {
-    return;
-  }
-  ValuePtr value;
-  {
-    const Lock lock(device_.mutex());
-    value = page->value;
-  }
-  Freed freed(device_.pager().books.contention);
-  try {
-    const c10::cuda::CUDAGuard guard(device_.index());
-    const cudaStream_t stream = current_stream(device_.index());
-    Event begin = record_timed_event(device_.index(), stream);
-    auto made = run(*value);
-    const at::Tensor tensor = made.at(value->result).toTensor();
-    auto* storage = tensor.storage().unsafeGetStorageImpl();
-    c10::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
-    TORCH_INTERNAL_ASSERT(
-        storage->nbytes() == page->bytes && memory.get() &&
-            memory.get() == memory.get_context(),
-        "Large Model Support ran ",
-        value->recipe->name(),
-        " again and got other memory");
-    Event end = record_timed_event(device_.index(), stream);
-    const Lock lock(device_.mutex());
-    device_.world().times().add(Activity::kMake, std::move(begin), end);
-    let_go_of_sources(page);
-    device_.pager().residence.put_back(
-        page,
-        DeviceMemory(memory.release_context(), FreeMemory{&device_.world()}),
-        stream,
-        std::move(end),
-        freed);
-    device_.loans().take_over(page);
-    auto& stats = device_.pager().books.stats;
-    stats.made.add(page->bytes);
-  } catch (...) {
-    {
-      const Lock lock(device_.mutex());
-      device_.pager().residence.stay_dropped(page);
-    }
-    device_.pager().fetcher.end_making();
-    throw;
-  }
-  device_.pager().fetcher.end_making();
-  free_orphans();
-}
-
-// The results of the value's recipe.
-torch::jit::Stack Recipes::run(const Value& value) {
-  std::vector<at::Tensor> tensors;
-  std::vector<std::pair<const Value*, c10::Storage>> made; // for the moment
-  for (const Recipe::Argument& argument : value.recipe->tensors()) {
-    const auto same =
-        std::find_if(made.begin(), made.end(), [&](const auto& one) {
-          return one.first == argument.value.get();
-        });
-    if (same == made.end()) {
-      made.emplace_back(argument.value.get(), storage_of(argument.value));
-      tensors.push_back(tensor_on(made.back().second, argument));
-    } else {
-      tensors.push_back(tensor_on(same->second, argument));
-    }
-  }
-  return value.recipe->run(tensors);
-}
-
-// A storage that has the bytes of the value: its holder's, or one that is made.
-c10::Storage Recipes::storage_of(const ValuePtr& value) {
-  while (true) {
-    c10::weak_intrusive_ptr<c10::StorageImpl> weak{
-        c10::intrusive_ptr<c10::StorageImpl>()};
-    {
-      const Lock lock(device_.mutex());
-      if (!value->holder) {
-        break;
-      }
-      weak = value->holder->storage;
-    }
-    if (auto storage = weak.lock()) {
-      return c10::Storage(std::move(storage));
-    }
-    // It is dying on another thread, which will keep the bytes.
-    std::this_thread::yield();
-  }
-  return run(*value).at(value->result).toTensor().storage();
-}
-
-std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> Recipes::dependents_of(
-    const ManagedStorage& source) {
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> dependents;
-  const Lock lock(device_.mutex());
-  if (!source.value || source.value->needed == 0) {
-    return dependents;
-  }
-  source.value->is_ending = true;
-  for (PageEntry* entry : device_.pager().books.pages.all()) {
-    const auto& sources = managed(entry)->sources;
-    if (std::find(sources.begin(), sources.end(), source.value) !=
-        sources.end()) {
-      dependents.push_back(managed(entry)->storage);
-    }
-  }
-  return dependents;
-}
-
-void Recipes::make_dependents(ManagedStorage* source) {
-  for (auto dependents = dependents_of(*source); !dependents.empty();
-       dependents = dependents_of(*source)) {
-    for (const auto& weak : dependents) {
-      auto storage = weak.lock();
-      if (!storage) { // dying on another thread
-        std::this_thread::yield();
-      } else if (ManagedStorage* page = managed(storage.get())) {
-        make(page);
-      }
-    }
-  }
-}
-
-void Recipes::verify(ManagedStorage* page) {
-  ValuePtr value;
-  {
-    const Lock lock(device_.mutex());
-    Needs needs;
-    if (!may_drop(*page, needs)) {
-      return;
-    }
-    value = page->value;
-  }
-  const c10::cuda::CUDAGuard guard(device_.index());
-  const cudaStream_t stream = current_stream(device_.index());
-  const at::Tensor made = run(*value).at(value->result).toTensor();
-  std::vector<char> copied(page->bytes);
-  std::vector<char> again(page->bytes);
-  const auto to_host = [stream](std::vector<char>& host, const void* device) {
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        host.data(), device, host.size(), cudaMemcpyDeviceToHost, stream));
-  };
-  synchronize(device_.arrival_of(page));
-  to_host(copied, page->memory.get());
-  to_host(again, made.storage().unsafeGetStorageImpl()->data());
-  // The host waits because it compares.
-  synchronize(stream);
-  if (copied != again) {
-    const std::lock_guard<std::mutex> lock(differing_mutex);
-    differing_names().insert(value->recipe->name());
-  }
-}
-
-std::vector<std::string> Recipes::differing() {
-  const std::lock_guard<std::mutex> lock(differing_mutex);
-  return {differing_names().begin(), differing_names().end()};
-}
-
-void Recipes::free_orphans() {
-  if (!has_orphans_.load(std::memory_order_relaxed)) {
-    return;
-  }
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> orphans;
-  const Lock lock(device_.mutex());
-  orphans.swap(orphans_);
-  has_orphans_.store(false);
 }
 
 } // namespace at::cuda::lms

@@ -54,6 +54,13 @@ class Recipes {
 
   // --- without the mutex ---
 
+  // Something is known of what storages have. Read without the mutex.
+  bool are_any() const {
+    return are_any_.load(std::memory_order_relaxed);
+  }
+  void note_recipe() {
+    are_any_.store(true, std::memory_order_relaxed);
+  }
   // Some page is dropped. Read without the mutex.
   bool is_any_dropped() const {
     return dropped_.load(std::memory_order_relaxed) > 0;
@@ -92,6 +99,7 @@ class Recipes {
   static constexpr int kMostSteps = 6; // to make one page
   static constexpr int kMostChained = 8; // pages, each made from the next
   static constexpr int kMeasured = 4; // times
+  static constexpr size_t kMostTimes = 1 << 16; // then they are forgotten
   static constexpr size_t kMostPending = 1024; // times not known yet
 
   struct Needs {
@@ -123,6 +131,7 @@ class Recipes {
   };
 
   Device& device_;
+  std::atomic<bool> are_any_{false}; // for ever
   std::atomic<size_t> dropped_{0};
   // Of operators, by signature: the least of a few.
   struct Time {

@@ -32,7 +32,6 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::baddbmm",
       "aten::bmm",
       "aten::cat",
-      "aten::convolution",
       "aten::embedding",
       "aten::index_select",
       "aten::max_pool2d_with_indices",
@@ -104,6 +103,7 @@ std::shared_ptr<Recipe> Recipe::begin(
     return begin_dropout(below, arguments, pins, *flags);
   }
   std::shared_ptr<Recipe> recipe(new Recipe(op, below, *flags));
+  pins.front().first->recipes().note_recipe();
   const Lock lock(pins.front().first->mutex());
   for (const c10::IValue& argument : arguments) {
     if (!recipe->add(argument, pins)) {
@@ -141,6 +141,7 @@ std::shared_ptr<Recipe> Recipe::begin_dropout(
     return nullptr;
   }
   std::shared_ptr<Recipe> recipe(new Recipe(*masked, below, flags));
+  pins.front().first->recipes().note_recipe();
   const Lock lock(pins.front().first->mutex());
   if (!recipe->add(arguments[0], pins)) {
     return nullptr;
@@ -156,7 +157,7 @@ std::shared_ptr<Recipe> Recipe::begin_dropout(
 
 bool Recipe::complete(c10::ArrayRef<c10::IValue> results, size_t result) {
   if (!needs_mask_) {
-    return tensors_.size() > 0;
+    return !tensors_.empty();
   }
   if (result != 0) {
     return false;

@@ -71,11 +71,11 @@ class OperatorScope {
       const c10::OperatorHandle& op,
       c10::DispatchKeySet below,
       c10::ArrayRef<IValue> arguments) {
-    if (pinned_.size() != 1 || is_capturing()) {
+    if (pinned_.size() != 1) {
       return;
     }
     Device& device = *pinned_.front().first;
-    if (C10_LIKELY(!device.recipes().are_kept())) {
+    if (C10_LIKELY(!device.recipes().are_kept()) || is_capturing()) {
       return;
     }
     recipe_ = Recipe::begin(op, below, arguments, pinned_);
