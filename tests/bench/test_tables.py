@@ -56,7 +56,7 @@ def test_a_cell_of_lms_that_failed_has_its_row():
     results = made_up.results()
     results.outcomes[made_up.cell("lms", 2)] = Outcome("failed", "RuntimeError: no luck", {})
     _, lms = tables.tables(results)
-    assert lms.rows[1] == ("2", "failed", *"-" * 10)
+    assert lms.rows[1] == ("2", "failed", *"-" * 11)
 
 
 def test_an_ideal_that_failed_leaves_its_rivals_out():

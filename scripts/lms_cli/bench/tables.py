@@ -29,7 +29,7 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "replay",
 )
 MARK = "<!-- `lms bench --markdown` writes what follows -->"
-WIDTH = 120  # characters of a table that is written to a file
+WIDTH = 132  # characters of a table that is written to a file
 
 
 @dataclass(frozen=True)
