@@ -350,10 +350,9 @@ void Residence::put_back(
     return;
   }
   if (const Segment* segment = books_.map.segment_of(memory.get())) {
-    const auto home = reinterpret_cast<Stream>(segment->stream);
-    if (page->home != home) {
-      page->set_home(home);
-    }
+    // Nobody has used this memory for the page: the stream that it had before
+    // need not be told, and may be gone.
+    page->home = reinterpret_cast<Stream>(segment->stream);
   }
   page->add_user(stream);
   attach(page, std::move(memory));

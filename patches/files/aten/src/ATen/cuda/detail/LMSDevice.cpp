@@ -344,7 +344,9 @@ void Device::bring_all_back() {
     const Lock lock(mutex());
     storages.reserve(pager_.books.pages.all().size());
     for (PageEntry* page : pager_.books.pages.all()) {
-      storages.push_back(managed(page)->storage);
+      if (!managed(page)->orphan) { // those die with what is made from them
+        storages.push_back(managed(page)->storage);
+      }
     }
   }
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;
@@ -358,6 +360,7 @@ void Device::bring_all_back() {
   // All are made resident before the first is let go, so that a failure
   // leaves everything managed.
   const Pins pins = pin(accesses, /*stream=*/nullptr, /*adopt=*/false);
+  recipes_.free_orphans();
   try {
     for (const Access& access : accesses) {
       release(access.storage);
