@@ -123,16 +123,17 @@ class TestRecipes(TestCase):
         assert_same(x, torch.full((COUNT,), 2000.0))
 
     def test_dropout(self) -> None:
-        for p in (0.1, 0.5):
+        cases = [(p, dtype) for p in (0.1, 0.5) for dtype in (torch.float32, torch.bfloat16)]
+        for p, dtype in cases:
             torch.manual_seed(5)
             lms.set_recompute(False)
-            expected = functional.dropout(data().cuda(), p).cpu()
+            expected = functional.dropout(data().to(dtype).cuda(), p).cpu()
             lms.set_recompute(True)
             torch.manual_seed(5)
-            x = data().cuda()
+            x = data().to(dtype).cuda()
             y = functional.dropout(x, p)
             state = torch.cuda.get_rng_state()
-            with making():
+            with making(1 if dtype is torch.float32 else 0):
                 assert_same(y, expected)
             assert torch.equal(state, torch.cuda.get_rng_state())
 

@@ -121,7 +121,8 @@ std::shared_ptr<Recipe> Recipe::begin(
 // besides its result. With the mask its backward pass computes the same: input
 // * mask * scale, where the kernels of the GPU take 1 / p in the type of p, and
 // those of the CPU in double precision. Where these are not alike it is not
-// kept.
+// kept; nor in half precision, where the CPU, which computes for simulated
+// devices, rounds the scale.
 std::shared_ptr<Recipe> Recipe::begin_dropout(
     c10::DispatchKeySet below,
     c10::ArrayRef<c10::IValue> arguments,
@@ -134,7 +135,7 @@ std::shared_ptr<Recipe> Recipe::begin_dropout(
   const bool is_drawn =
       arguments[2].isBool() && arguments[2].toBool() && kept > 0 && kept < 1;
   const at::Tensor& input = arguments[0].toTensor();
-  if (!masked || !is_drawn || input.scalar_type() == at::kDouble ||
+  if (!masked || !is_drawn || input.scalar_type() != at::kFloat ||
       scale !=
           static_cast<float>(
               1 / static_cast<double>(static_cast<float>(kept)))) {
