@@ -1,6 +1,6 @@
 """Check and measure LMS on a machine with an NVIDIA GPU.
 
-    pip install torch==2.11.0 pytest pytest-timeout pytest-xdist
+    pip install torch==2.11.0 pytest pytest-timeout pytest-xdist expecttest
     pip install --find-links wheels torch_lms
     python docs/benchmarks/gpu.py --out results
 
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from lms_bench import catalogue  # noqa: E402
+from lms_bench.run_cell import first_line, lms_statistics  # noqa: E402
 
 PARTS = ("tests", "operators", "cells")
 # They build C++ programs and check other things than what runs on the device.
@@ -227,7 +228,7 @@ def run_cell(name: str, rival: str, limit: int, iterations: int) -> dict[str, An
         competing.prepare(training)
         return {"status": "ok", **measured(training, iterations, competing.learning)}
     except torch.cuda.OutOfMemoryError as error:
-        return {"status": "oom", "reason": str(error).splitlines()[0]}
+        return {"status": "oom", "reason": first_line(error)}
 
 
 def measured(training: Any, iterations: int, learning: int) -> dict[str, Any]:
@@ -260,13 +261,6 @@ def measured(training: Any, iterations: int, learning: int) -> dict[str, Any]:
         "lms": after,
         "lms_step": {key: after[key] - before[key] for key in after},
     }
-
-
-def lms_statistics() -> dict[str, int]:
-    """What the engine says of itself; empty without it."""
-    import torch
-
-    return dict(torch.cuda.lms.stats()) if torch.cuda.get_enabled_lms() else {}
 
 
 def described(
