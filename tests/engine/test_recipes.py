@@ -9,5 +9,5 @@ from support.device import Device
 
 @pytest.mark.parametrize("kernels", ["inline", "async"])
 def test_recipes(device: Device, subtests: pytest.Subtests, kernels: str) -> None:
-    results = checked.run(device, "recipes", capacity="256M", kernels=kernels)
+    results = checked.run(device, "recipes", capacity="256M", devices=2, kernels=kernels)
     checked.expect_passed(results, subtests)

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from harness import Worker, assert_same, in_thread, lms, numbers, run_tests
+from harness import (
+    Worker,
+    assert_same,
+    in_thread,
+    lms,
+    numbers,
+    run_tests,
+    skip_without_second_device,
+)
 from torch import nn
 from torch.nn import functional
 from torch.testing._internal.common_utils import TestCase
@@ -31,6 +39,12 @@ def making(times: int = 1) -> Iterator[None]:
     before = made()
     yield
     assert made() - before == times, f"{made() - before} were made again, not {times}"
+
+
+def leave_by_copy(tensor: torch.Tensor) -> None:
+    """What was dropped is made again, and leaves in the other way: next time it is dropped."""
+    with making():
+        tensor.neg()
 
 
 def data(*shape: int) -> torch.Tensor:
@@ -89,6 +103,73 @@ class TestRecipes(TestCase):
         with making():
             assert_same(y, torch.exp(data()))
         assert lms.stats()["lms.managed.all.current"] == managed
+
+    def test_on_another_device(self) -> None:
+        skip_without_second_device()
+        x = data().cuda()
+        with making(0):
+            y = x.to("cuda:1")
+            x.add_(1)
+            assert_same(y, data())
+            assert_same(y.to("cuda:0"), data())
+
+    def test_in_place(self) -> None:
+        cases: list[Callable[[torch.Tensor, torch.Tensor], object]] = [
+            lambda y, x: y.relu_(),
+            lambda y, x: y.add_(x),
+            lambda y, x: y.mul_(y),
+            lambda y, x: y[:, 3:5].add_(1),
+            lambda y, x: y.t()[1:].mul_(y.t()[0]),
+            lambda y, x: y.masked_fill_(x > 1, 5),
+            lambda y, x: y[2:].copy_(x[2:]),
+        ]
+        x = data(64, 256)
+        on_device = x.cuda()
+        for change in cases:
+            expected, y = x - 2, on_device - 2
+            leave_by_copy(y)
+            change(expected, x)
+            change(y, on_device)
+            before = made()
+            assert_same(y, expected)
+            assert made() > before
+
+    def test_in_place_in_a_row(self) -> None:
+        y, expected = data().cuda() * 1, data()
+        for _ in range(20):
+            y.add_(1).mul_(0.5)
+            expected.add_(1).mul_(0.5)
+            assert_same(y.neg(), expected.neg())
+        assert_same(y, expected)
+
+    def test_batch_norm(self) -> None:
+        def run(device: str, training: bool) -> list[torch.Tensor]:
+            torch.manual_seed(0)
+            norm = nn.BatchNorm2d(8).train(training).to(device)
+            x = data(4, 8, 16, 16).to(device)
+            return [norm(x), *norm.buffers()]
+
+        for training in (True, False):
+            lms.set_recompute(False)
+            expected = [tensor.cpu() for tensor in run("cuda", training)]
+            lms.set_recompute(True)
+            results = run("cuda", training)
+            with making():
+                results[0].neg()
+            for result, host in zip(results, expected, strict=True):
+                assert_same(result, host)
+
+    def test_convolutions_where_they_are_deterministic(self) -> None:
+        x, weight = data(2, 4, 16, 16).cuda(), data(8, 4, 3, 3).cuda()
+        expected = functional.conv2d(x, weight).cpu()
+        for deterministic in (False, True):
+            with torch.backends.cudnn.flags(deterministic=deterministic):
+                y = functional.conv2d(x, weight)
+            with making(int(deterministic)):
+                assert_same(y, expected)
+            with torch.backends.cudnn.flags(deterministic=deterministic), making(0):
+                z = functional.conv_transpose2d(x, weight.transpose(0, 1))
+                z.neg()
 
     def test_what_is_dropped_dies_with_its_source(self) -> None:
         managed = lms.stats()["lms.managed.all.current"]

@@ -130,6 +130,13 @@ constexpr auto kNoRoomInCapture =
   TORCH_CHECK_WITH(OutOfMemoryError, false, error);
 }
 
+// Whether kernels are not to catch that there is no memory of so many bytes.
+bool is_uncaught(Device& device, size_t bytes) {
+  const Uncaught shortages = uncaught_shortages();
+  return shortages == Uncaught::kAll ||
+      (shortages == Uncaught::kInPieces && device.room().has_free(bytes));
+}
+
 // Runs inside the native allocator's malloc, its mutex held, when no cached
 // block fits: what was free before has been taken by another thread, or
 // Room::is_needed has seen a gap that the allocator does not use. Returns true
@@ -287,11 +294,11 @@ void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
       return lent;
     }
     if (!more.wait_for_others()) {
-      if (!wanted.is_for_page && is_operator_repeated() &&
-          device.room().has_free(wanted.bytes)) {
-        throw MemoryInPieces();
+      error += "\n" + describe_memory(device);
+      if (!wanted.is_for_page && is_uncaught(device, wanted.bytes)) {
+        throw Uncatchable(error);
       }
-      fail(error + "\n" + describe_memory(device));
+      fail(error);
     }
   }
 }

@@ -23,7 +23,7 @@ struct Refusal {
 };
 
 // Of the calling thread.
-thread_local bool repeats_operator = false;
+thread_local Uncaught uncaught = Uncaught::kNone;
 thread_local int scopes = 0; // that it is inside of
 thread_local std::optional<Refusal> last_refusal;
 // What it gave up, neither retried nor reported yet.
@@ -61,15 +61,15 @@ RetryScope::~RetryScope() {
   --scopes;
 }
 
-RepeatScope::RepeatScope(bool repeats)
-    : outer_(std::exchange(repeats_operator, repeats)) {}
+UncaughtScope::UncaughtScope(Uncaught shortages)
+    : outer_(std::exchange(uncaught, shortages)) {}
 
-RepeatScope::~RepeatScope() {
-  repeats_operator = outer_;
+UncaughtScope::~UncaughtScope() {
+  uncaught = outer_;
 }
 
-bool is_operator_repeated() {
-  return repeats_operator;
+Uncaught uncaught_shortages() {
+  return uncaught;
 }
 
 void give_up_request() {

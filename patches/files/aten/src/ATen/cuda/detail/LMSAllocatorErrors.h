@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <string>
+#include <utility>
 
 namespace at::cuda::lms {
 
@@ -38,21 +40,35 @@ class RetryScope {
 // workspace for the best one, slower and with other bits. So an operator that
 // may run again gets no out-of-memory error where there is enough memory, but
 // in pieces. It gets an error that no kernel knows and catches; when its
-// storages lie side by side it runs again, and gets the memory.
-class MemoryInPieces final : public std::exception {};
-
-// While one lives, the calling thread runs an operator of this kind.
-class RepeatScope {
+// storages lie side by side it runs again, and gets the memory. An operator
+// that runs to make bytes again gets this error wherever there is no memory:
+// other bits are of no use.
+class Uncatchable final : public std::exception {
  public:
-  explicit RepeatScope(bool repeats);
-  RepeatScope(const RepeatScope&) = delete;
-  RepeatScope& operator=(const RepeatScope&) = delete;
-  ~RepeatScope();
+  explicit Uncatchable(std::string message) : message_(std::move(message)) {}
+  const char* what() const noexcept override {
+    return message_.c_str();
+  }
 
  private:
-  const bool outer_;
+  std::string message_;
 };
-bool is_operator_repeated();
+
+// The shortages of which kernels are told by an Uncatchable.
+enum class Uncaught { kNone, kInPieces, kAll };
+
+// While one lives, those of the calling thread.
+class UncaughtScope {
+ public:
+  explicit UncaughtScope(Uncaught shortages);
+  UncaughtScope(const UncaughtScope&) = delete;
+  UncaughtScope& operator=(const UncaughtScope&) = delete;
+  ~UncaughtScope();
+
+ private:
+  const Uncaught outer_;
+};
+Uncaught uncaught_shortages();
 
 // The calling thread gives up the request that was refused last: the error
 // counts, unless a scope that it is inside of may yet retry.

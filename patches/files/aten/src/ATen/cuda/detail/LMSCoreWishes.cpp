@@ -71,18 +71,18 @@ void Wishes::list(std::vector<Page*>& fetch) {
          forgotten < kMostPerOperator) {
     ++work_;
     Page* page = next->second;
-    if (page->dropped) {
-      next = asked_.erase(next); // its use makes it
-      ++forgotten;
-    } else if (!page->resident) {
+    bool to_fetch =
+        !page->resident && !page->dropped; // a use makes it if dropped
+    bool to_keep = page->resident && !fetch.empty() && come < kMostCome;
+    if (to_fetch) {
       fetch.push_back(page);
       ++next;
-    } else if (fetch.empty() || come == kMostCome) {
-      next = asked_.erase(next);
-      ++forgotten;
-    } else {
+    } else if (to_keep) {
       ++come;
       ++next;
+    } else {
+      next = asked_.erase(next);
+      ++forgotten;
     }
   }
 }

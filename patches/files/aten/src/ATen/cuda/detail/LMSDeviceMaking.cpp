@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSDeviceRecipes.h>
 
+#include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -73,7 +74,7 @@ void Recipes::make(ManagedStorage* page) {
     const c10::cuda::CUDAGuard guard(device_.index());
     cudaStream_t stream = current_stream(device_.index());
     Event begin = record_timed_event(device_.index(), stream);
-    auto made = run(*value);
+    const auto made = run(*value);
     const at::Tensor tensor = made.at(value->result).toTensor();
     auto* storage = tensor.storage().unsafeGetStorageImpl();
     c10::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
@@ -124,7 +125,12 @@ torch::jit::Stack Recipes::run(const Value& value) {
       tensors.push_back(tensor_on(same->second, argument));
     }
   }
-  return value.recipe->run(tensors);
+  try {
+    return value.recipe->run(tensors);
+  } catch (const Uncatchable& error) {
+    give_up_request();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  }
 }
 
 // A storage that has the bytes of the value: its holder's, or one that is made.

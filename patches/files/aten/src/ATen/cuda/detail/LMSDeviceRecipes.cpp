@@ -32,7 +32,7 @@ void Recipes::end(
     }
     ManagedStorage* record =
         managed(results[i].toTensor().storage().unsafeGetStorageImpl());
-    // One that an argument has, too, has a value.
+    // One that an argument has, too, has a value, unless it was written to.
     if (record && !record->value && record->is_watched &&
         &record->device == &device_ && recipe->complete(results, i)) {
       record->value = std::make_shared<Value>();
@@ -106,14 +106,14 @@ void Recipes::collect_times() {
 // How many dropped pages have to be made, each from the next, before the value
 // is there.
 int Recipes::chain_below(const Value& value) {
-  if (!value.holder || !value.holder->is_given_up) {
+  if (!value.holder) {
     return 0;
   }
   int longest = 0;
   for (const ValuePtr& source : value.holder->sources) {
-    longest = std::max(longest, chain_below(*source));
+    longest = std::max(longest, chain_below(*source) + 1);
   }
-  return longest + 1;
+  return longest;
 }
 
 // So many dropped pages in a row are made from the value.
@@ -122,7 +122,7 @@ void Recipes::raise(Value& value, int above) {
     return;
   }
   value.above = above;
-  if (value.holder && value.holder->is_given_up) {
+  if (value.holder) {
     for (const ValuePtr& source : value.holder->sources) {
       raise(*source, above + 1);
     }
@@ -199,7 +199,6 @@ bool Recipes::give_up(ManagedStorage* page, bool at_any_cost) {
   }
   let_go_of_sources(page); // of an attempt that failed
   page->sources = std::move(needs.sources);
-  page->is_given_up = true;
   for (const ValuePtr& source : page->sources) {
     ++source->needed;
     raise(*source, page->value->above + 1);
@@ -209,10 +208,9 @@ bool Recipes::give_up(ManagedStorage* page, bool at_any_cost) {
 }
 
 void Recipes::let_go_of_sources(ManagedStorage* page) {
-  if (!page->is_given_up) {
+  if (page->sources.empty()) {
     return;
   }
-  page->is_given_up = false;
   dropped_.fetch_sub(1);
   for (const ValuePtr& source : page->sources) {
     if (--source->needed > 0) {
@@ -232,19 +230,19 @@ bool Recipes::note_write(ManagedStorage* record) {
     return false;
   }
   if (record->value) {
-    lose(record->value);
+    lose(*record->value);
   }
+  record->overwritten = std::exchange(record->value, nullptr);
   return true;
 }
 
 // No storage holds it any more. Where each value is made from the one before, a
 // chain of those that nobody holds would grow for ever.
-void Recipes::lose(ValuePtr& value) {
-  value->holder = nullptr;
-  if (steps_to_make(*value) > kMostSteps) {
-    value->recipe.reset();
+void Recipes::lose(Value& value) {
+  value.holder = nullptr;
+  if (steps_to_make(value) > kMostSteps) {
+    value.recipe.reset();
   }
-  value.reset();
 }
 
 // Operators to run, more than kMostSteps if it cannot be made.
@@ -272,7 +270,8 @@ bool Recipes::may_end(ManagedStorage* record) {
 void Recipes::end(ManagedStorage* record) {
   let_go_of_sources(record);
   if (record->value) {
-    lose(record->value);
+    lose(*record->value);
+    record->value.reset();
   }
 }
 

@@ -26,6 +26,7 @@ struct Operator;
 //  - no operator writes to a source: what depends on it is made before;
 //  - a source whose storage dies is kept: its record, with its memory and its
 //    place in the books, moves to a storage that only LMS has.
+// All of them are on this device.
 // Sources may be paged out, and may be dropped themselves, up to kMostChained
 // deep.
 class Recipes {
@@ -122,7 +123,7 @@ class Recipes {
       const ManagedStorage& source);
   void collect_times();
   static int steps_to_make(const Value& value);
-  static void lose(ValuePtr& value);
+  static void lose(Value& value);
 
   struct Span {
     uint64_t signature;

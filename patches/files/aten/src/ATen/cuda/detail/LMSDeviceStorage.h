@@ -40,10 +40,11 @@ struct ManagedStorage final : c10::lms::Context, PageEntry {
 
   bool is_watched = true; // all that is written to it is seen
   std::shared_ptr<Value> value; // what its bytes are; null: nothing is known
-  // While it is dropped: what it is made from. See Note [What dropped pages are
-  // made from].
+  // What they were before the operator that wrote to it last.
+  std::shared_ptr<Value> overwritten;
+  // What it is made from while it is dropped, else empty. See Note [What
+  // dropped pages are made from].
   std::vector<std::shared_ptr<Value>> sources;
-  bool is_given_up = false;
   // Keeps the storage that it has since its own died.
   c10::intrusive_ptr<c10::StorageImpl> orphan;
 

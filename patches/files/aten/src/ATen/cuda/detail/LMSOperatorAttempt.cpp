@@ -39,8 +39,8 @@ bool is_as_before(const c10::IValue& argument) {
 }
 
 bool is_from_pytorch(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  return name.rfind("aten::", 0) == 0 || name.rfind("prims::", 0) == 0;
+  return starts_with(schema.name(), "aten::") ||
+      starts_with(schema.name(), "prims::");
 }
 
 } // namespace

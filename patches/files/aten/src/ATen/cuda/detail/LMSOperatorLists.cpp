@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSOperators.h>
 
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 
 #include <algorithm>
@@ -31,10 +32,6 @@ constexpr size_t kChunksUnderChaos = 3;
 // Of a chunk while a trace is recorded, bytes. That is done where everything
 // fits, and the trace is replayed on smaller devices.
 constexpr size_t kTracedChunk = size_t{256} << 20;
-
-bool starts_with(const std::string& name, const char* prefix) {
-  return name.rfind(prefix, 0) == 0;
-}
 
 bool is_foreach(const c10::FunctionSchema& schema) {
   return starts_with(schema.name(), "aten::_foreach_");

@@ -1,7 +1,9 @@
 #include <ATen/cuda/detail/LMSOperatorRecipe.h>
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -18,6 +20,7 @@ namespace {
 // Besides those that upstream tags as pointwise. tests/engine/test_recipes.py
 // runs each of them again on many samples.
 const std::unordered_set<std::string_view>& repeatable() {
+  // One in place goes by the name without the last underscore.
   static const std::unordered_set<std::string_view> names{
       "aten::_adaptive_avg_pool2d",
       "aten::_fused_rms_norm",
@@ -32,13 +35,22 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::baddbmm",
       "aten::bmm",
       "aten::cat",
+      "aten::constant_pad_nd",
+      "aten::copy",
+      "aten::elu",
       "aten::embedding",
+      "aten::hardswish",
+      "aten::hardtanh",
       "aten::index_select",
+      "aten::leaky_relu",
+      "aten::masked_fill",
       "aten::max_pool2d_with_indices",
       "aten::mm",
       "aten::mv",
+      "aten::native_batch_norm",
       "aten::native_group_norm",
       "aten::native_layer_norm",
+      "aten::where",
   };
   return names;
 }
@@ -61,6 +73,32 @@ bool drops_nothing(
   return index && probability.isDouble() && probability.toDouble() == 0;
 }
 
+// cuDNN chooses its algorithm, and some give other bits each time.
+bool is_deterministic(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  const auto index = schema.argumentIndexWithName("transposed");
+  const auto& transposed = arguments[static_cast<size_t>(index.value_or(0))];
+  const at::Context& context = at::globalContext();
+  return index && transposed.isBool() && !transposed.toBool() &&
+      (context.deterministicCuDNN() || context.deterministicAlgorithms());
+}
+
+// Writes to its first argument, and to nothing else.
+bool is_in_place(const c10::FunctionSchema& schema) {
+  if (schema.name().back() != '_') {
+    return false;
+  }
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    if ((alias && alias->isWrite()) != (i == 0)) {
+      return false;
+    }
+  }
+  return schema.arguments()[0].type()->kind() == c10::TypeKind::TensorType &&
+      schema.returns().size() == 1;
+}
+
 // A result may be another one than of the same operator on whole tensors.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
@@ -73,17 +111,23 @@ bool is_repeatable(
     const c10::OperatorHandle& op,
     c10::ArrayRef<c10::IValue> arguments) {
   const auto& schema = op.schema();
+  std::string_view name = schema.name();
   if (schema.is_mutable()) {
-    return false;
+    if (!is_in_place(schema)) {
+      return false;
+    }
+    name.remove_suffix(1);
   }
-  const std::string& name = schema.name();
   if (attention().count(name) > 0) {
     return drops_nothing(schema, arguments);
+  }
+  if (name == "aten::convolution") {
+    return is_deterministic(schema, arguments);
   }
   return repeatable().count(name) > 0 ||
       (op.hasTag(at::Tag::pointwise) &&
        !op.hasTag(at::Tag::nondeterministic_seeded) &&
-       name.rfind("aten::", 0) == 0);
+       starts_with(name, "aten::"));
 }
 
 std::shared_ptr<Recipe> Recipe::begin(
@@ -103,10 +147,12 @@ std::shared_ptr<Recipe> Recipe::begin(
     return begin_dropout(below, arguments, pins, *flags);
   }
   std::shared_ptr<Recipe> recipe(new Recipe(op, below, *flags));
+  recipe->is_in_place_ = op.schema().is_mutable();
   pins.front().first->recipes().note_recipe();
   const Lock lock(pins.front().first->mutex());
-  for (const c10::IValue& argument : arguments) {
-    if (!recipe->add(argument, pins)) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_needed = !is_updated_only(op.schema(), arguments, i);
+    if (!recipe->add(is_needed ? arguments[i] : c10::IValue(), pins)) {
       return nullptr;
     }
   }
@@ -157,6 +203,11 @@ std::shared_ptr<Recipe> Recipe::begin_dropout(
 }
 
 bool Recipe::complete(c10::ArrayRef<c10::IValue> results, size_t result) {
+  if (is_in_place_) { // and nobody has written to it meanwhile
+    const ManagedStorage* record =
+        managed(results[result].toTensor().storage().unsafeGetStorageImpl());
+    return record->overwritten == tensors_.front().value;
+  }
   if (!needs_mask_) {
     return !tensors_.empty();
   }
@@ -217,20 +268,27 @@ bool Recipe::add(const at::Tensor& tensor, const Pins& own) {
     return false;
   }
   // Who else has pinned it may be about to write to it.
-  const auto count = std::count_if(own.begin(), own.end(), [&](const Pin& pin) {
-    return pin.record == record;
-  });
-  if (record->pins - record->own_pins > static_cast<uint32_t>(count)) {
+  uint32_t count = 0;
+  bool is_written = false;
+  for (const Pin& pin : own) {
+    count += pin.record == record ? 1 : 0;
+    is_written = is_written || (pin.record == record && pin.writes);
+  }
+  if (record->pins - record->own_pins > count) {
     return false;
   }
-  if (!record->value) {
-    record->value = std::make_shared<Value>();
-    record->value->holder = record;
+  ValuePtr& value = is_written ? record->overwritten : record->value;
+  if (is_written && (!value || !value->recipe)) {
+    return false;
+  }
+  if (!value) {
+    value = std::make_shared<Value>();
+    value->holder = record;
   }
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
   tensors_.push_back(
-      {record->value,
+      {value,
        tensor.dtype(),
        {sizes.begin(), sizes.end()},
        {strides.begin(), strides.end()},
@@ -293,6 +351,7 @@ torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
           c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView));
   const at::DisableRecordFunctionGuard unrecorded;
   const FlagsScope flags(flags_);
+  const UncaughtScope same_algorithm(Uncaught::kAll);
   run_inside(op_, below_, &stack);
   return stack;
 }

@@ -24,7 +24,9 @@ namespace at::cuda::lms {
 //
 // A value is available while its storage holds it. One that is not can still be
 // made if it has a recipe itself: an activation often dies as soon as the next
-// operator has run, and then is made for a moment. This ends after few steps.
+// operator has run, and then is made for a moment. So is what an operator in
+// place has overwritten, and the operator runs on what was made. This ends
+// after few steps.
 //
 // Which operators may run again: see is_repeatable. They have no effects but
 // their results, draw no random numbers, and give the same bits each time.
@@ -110,6 +112,7 @@ class Recipe {
   std::vector<Argument> tensors_;
   std::vector<char> are_defined_; // by element of an optional list
   uint64_t signature_ = 0;
+  bool is_in_place_ = false;
   bool needs_mask_ = false; // see begin_dropout
 };
 

@@ -51,33 +51,50 @@ void gather(const IValue& value, bool writes, TouchedList& out) {
   }
 }
 
+bool is_batch_norm(const c10::FunctionSchema& schema) {
+  return starts_with(schema.name(), "aten::") &&
+      schema.name().find("batch_norm") != std::string::npos;
+}
+
 } // namespace
 
 bool declares_writes(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
-  const auto is_from = [&](const char* space) {
-    return name.rfind(space, 0) == 0;
-  };
-  if (!is_from("aten::") && !is_from("prims::")) {
+  if (!starts_with(name, "aten::") && !starts_with(name, "prims::")) {
     return false;
   }
-  for (const char* silent :
-       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
+  for (const char* silent : {"_rnn", "rrelu_with_noise", "_copy_from"}) {
     if (name.find(silent) != std::string::npos) {
       return false;
     }
   }
-  return true;
+  return !is_batch_norm(schema);
+}
+
+bool is_updated_only(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> arguments,
+    size_t index) {
+  if (!is_batch_norm(schema) ||
+      !starts_with(schema.arguments()[index].name(), "running_")) {
+    return false;
+  }
+  const auto training = schema.argumentIndexWithName("training");
+  return !training || arguments[static_cast<size_t>(*training)].toBool();
 }
 
 TouchedList touched_by_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> values) {
   TouchedList touched;
-  const bool declared = declares_writes(schema);
+  const bool declared = declares_writes(schema) || is_batch_norm(schema);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    gather(values[i], !declared || (alias && alias->isWrite()), touched);
+    gather(
+        values[i],
+        !declared || (alias && alias->isWrite()) ||
+            is_updated_only(schema, values, i),
+        touched);
   }
   return touched;
 }

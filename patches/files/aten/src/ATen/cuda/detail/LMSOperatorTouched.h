@@ -5,6 +5,8 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -16,9 +18,20 @@ struct Touched {
 };
 using TouchedList = c10::SmallVector<Touched, 8>;
 
+inline bool starts_with(std::string_view name, std::string_view prefix) {
+  return name.substr(0, prefix.size()) == prefix;
+}
+
 // What the schema says about writes can be relied on for PyTorch's own
 // operators, but for a few older ones that update an argument silently.
 bool declares_writes(const c10::FunctionSchema& schema);
+
+// Batch norm updates its running statistics silently, in training; they have no
+// part in its results then. Whether the argument with the index is one of them.
+bool is_updated_only(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments,
+    size_t index);
 
 TouchedList touched_by_arguments(
     const c10::FunctionSchema& schema,

@@ -104,11 +104,13 @@ class OperatorScope {
       }
     }
     for (auto& [device, pins] : used) {
+      // What other devices get of it is not made again: see Recipes.
+      const bool is_its_own = device == used.front().first;
       device->finish_operator(
           pins,
           take_device(touched, device->index()),
           current_stream(device->index()),
-          {name_, span_, recipe_, results});
+          {name_, span_, is_its_own ? recipe_ : nullptr, results});
     }
     if (span_.begin) {
       Trace::write_completed();
@@ -214,10 +216,12 @@ void run_pinned(
   for (const auto how : {Gather::kRoomy, Gather::kTight}) {
     try {
       const RetryScope retried;
-      const RepeatScope repeated(attempt.may_always_run_again());
+      const UncaughtScope uncaught(
+          attempt.may_always_run_again() ? Uncaught::kInPieces
+                                         : Uncaught::kNone);
       run_once(op, below, stack, &attempt);
       return;
-    } catch (const MemoryInPieces&) { // NOLINT(bugprone-empty-catch)
+    } catch (const Uncatchable&) { // NOLINT(bugprone-empty-catch)
       // It is in one piece the next time.
     } catch (const c10::OutOfMemoryError&) {
       if (!attempt.may_run_again()) {
