@@ -23,8 +23,10 @@ const std::unordered_set<std::string_view>& repeatable() {
   // One in place goes by the name without the last underscore.
   static const std::unordered_set<std::string_view> names{
       "aten::_adaptive_avg_pool2d",
+      "aten::_adaptive_avg_pool3d",
       "aten::_fused_rms_norm",
       "aten::_log_softmax",
+      "aten::_prelu_kernel",
       "aten::_softmax",
       "aten::_to_copy",
       "aten::addbmm",
@@ -39,18 +41,25 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::copy",
       "aten::elu",
       "aten::embedding",
+      "aten::gather",
+      "aten::glu",
       "aten::hardswish",
       "aten::hardtanh",
       "aten::index_select",
       "aten::leaky_relu",
       "aten::masked_fill",
       "aten::max_pool2d_with_indices",
+      "aten::max_pool3d_with_indices",
       "aten::mm",
       "aten::mv",
       "aten::native_batch_norm",
       "aten::native_group_norm",
       "aten::native_layer_norm",
-      "aten::where",
+      "aten::repeat",
+      "aten::roll",
+      "aten::upsample_bilinear2d",
+      "aten::upsample_nearest2d",
+      "aten::upsample_nearest3d",
   };
   return names;
 }
