@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from harness import (
@@ -203,20 +204,54 @@ class TestRecipes(TestCase):
                 assert_same(x.clone(), torch.full((COUNT,), 1001.0))
         assert_same(x, torch.full((COUNT,), 2000.0))
 
-    def test_dropout(self) -> None:
-        cases = [(p, dtype) for p in (0.1, 0.5) for dtype in (torch.float32, torch.bfloat16)]
-        for p, dtype in cases:
-            torch.manual_seed(5)
+    def test_random_numbers_are_drawn_again(self) -> None:
+        def attention(x: torch.Tensor) -> torch.Tensor:
+            heads = x.reshape(4, 8, 16, 32)
+            return functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.2)
+
+        cases: list[tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype]] = [
+            (partial(functional.dropout, p=0.1), torch.float32),
+            (partial(functional.dropout, p=0.5), torch.bfloat16),
+            (lambda x: torch.native_dropout(x, 0.3, True)[1].float() + 1, torch.float32),
+            (attention, torch.float32),
+            (attention, torch.bfloat16),
+        ]
+        for draw, dtype in cases:
             lms.set_recompute(False)
-            expected = functional.dropout(data().to(dtype).cuda(), p).cpu()
-            lms.set_recompute(True)
             torch.manual_seed(5)
+            expected = draw(data().to(dtype).cuda()).cpu()
+            lms.set_recompute(True)
             x = data().to(dtype).cuda()
-            y = functional.dropout(x, p)
+            torch.manual_seed(5)
+            y = draw(x)
+            torch.rand(8, device="cuda")
             state = torch.cuda.get_rng_state()
-            with making(1 if dtype is torch.float32 else 0):
-                assert_same(y, expected)
+            before = made()
+            assert_same(y, expected)
+            assert made() > before
             assert torch.equal(state, torch.cuda.get_rng_state())
+
+    def test_random_numbers_while_another_thread_draws(self) -> None:
+        count = 100
+        x = data().cuda()
+
+        def draw() -> list[torch.Tensor]:
+            return [torch.rand(256, device="cuda") for _ in range(count)]
+
+        torch.manual_seed(5)
+        expected = [functional.dropout(x).cpu() for _ in range(count)]
+        alone = draw()
+        torch.manual_seed(5)
+        results = [functional.dropout(x) for _ in range(count)]
+        beside: list[torch.Tensor] = []
+        worker = Worker(lambda: beside.extend(draw()))
+        worker.start()
+        with making(count):
+            for result, host in zip(results, expected, strict=True):
+                assert_same(result, host)
+        worker.finish()
+        for one, other in zip(alone, beside, strict=True):
+            assert_same(one, other)
 
     def test_random_numbers_are_not_drawn_again(self) -> None:
         x = data().cuda()

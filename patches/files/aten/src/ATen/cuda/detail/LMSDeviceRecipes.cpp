@@ -34,7 +34,7 @@ void Recipes::end(
         managed(results[i].toTensor().storage().unsafeGetStorageImpl());
     // One that an argument has, too, has a value, unless it was written to.
     if (record && !record->value && record->is_watched &&
-        &record->device == &device_ && recipe->complete(results, i)) {
+        &record->device == &device_ && recipe->has_made(*record)) {
       record->value = std::make_shared<Value>();
       record->value->holder = record;
       record->value->recipe = recipe;

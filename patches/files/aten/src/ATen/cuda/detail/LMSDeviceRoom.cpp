@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorRandom.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -58,8 +59,9 @@ bool Room::has_free(size_t bytes) {
 }
 
 bool Room::wait_for_others(uint64_t seen, Contention::GiveUp& give_up) {
-  return device_.pager().books.contention.wait_for_others(
-      seen, give_up, release_completed_collectives);
+  return !draws_again() &&
+      device_.pager().books.contention.wait_for_others(
+          seen, give_up, release_completed_collectives);
 }
 
 void Room::shrink(const Request& wanted, Scope scope) {

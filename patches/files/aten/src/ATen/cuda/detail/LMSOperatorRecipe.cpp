@@ -27,6 +27,9 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::_fused_rms_norm",
       "aten::_log_softmax",
       "aten::_prelu_kernel",
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_flash_attention",
       "aten::_softmax",
       "aten::_to_copy",
       "aten::addbmm",
@@ -53,6 +56,7 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::mm",
       "aten::mv",
       "aten::native_batch_norm",
+      "aten::native_dropout",
       "aten::native_group_norm",
       "aten::native_layer_norm",
       "aten::repeat",
@@ -62,24 +66,6 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::upsample_nearest3d",
   };
   return names;
-}
-
-// With the argument for the probability of dropout, which must be zero.
-const std::unordered_set<std::string_view>& attention() {
-  static const std::unordered_set<std::string_view> names{
-      "aten::_scaled_dot_product_cudnn_attention",
-      "aten::_scaled_dot_product_efficient_attention",
-      "aten::_scaled_dot_product_flash_attention",
-  };
-  return names;
-}
-
-bool drops_nothing(
-    const c10::FunctionSchema& schema,
-    c10::ArrayRef<c10::IValue> arguments) {
-  const auto index = schema.argumentIndexWithName("dropout_p");
-  const auto& probability = arguments[static_cast<size_t>(index.value_or(0))];
-  return index && probability.isDouble() && probability.toDouble() == 0;
 }
 
 // cuDNN chooses its algorithm, and some give other bits each time.
@@ -108,6 +94,8 @@ bool is_in_place(const c10::FunctionSchema& schema) {
       schema.returns().size() == 1;
 }
 
+constexpr int kDrawAttempts = 64;
+
 // A result may be another one than of the same operator on whole tensors.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
@@ -127,15 +115,11 @@ bool is_repeatable(
     }
     name.remove_suffix(1);
   }
-  if (attention().count(name) > 0) {
-    return drops_nothing(schema, arguments);
-  }
   if (name == "aten::convolution") {
     return is_deterministic(schema, arguments);
   }
   return repeatable().count(name) > 0 ||
-      (op.hasTag(at::Tag::pointwise) &&
-       !op.hasTag(at::Tag::nondeterministic_seeded) &&
+      (op.hasTag(at::Tag::pointwise) && !is_random(op) &&
        starts_with(name, "aten::"));
 }
 
@@ -144,16 +128,12 @@ std::shared_ptr<Recipe> Recipe::begin(
     c10::DispatchKeySet below,
     c10::ArrayRef<c10::IValue> arguments,
     const PinsByDevice& pins) {
-  const bool is_dropout = op.schema().name() == "aten::native_dropout";
-  if (pins.size() != 1 || (!is_dropout && !is_repeatable(op, arguments))) {
+  if (pins.size() != 1 || !is_repeatable(op, arguments)) {
     return nullptr;
   }
   const auto flags = Flags::now();
   if (!flags) {
     return nullptr;
-  }
-  if (is_dropout) {
-    return begin_dropout(below, arguments, pins, *flags);
   }
   std::shared_ptr<Recipe> recipe(new Recipe(op, below, *flags));
   recipe->is_in_place_ = op.schema().is_mutable();
@@ -169,62 +149,30 @@ std::shared_ptr<Recipe> Recipe::begin(
     return nullptr;
   }
   recipe->sign();
+  if (is_random(op)) {
+    recipe->device_ = pins.front().first->index();
+    recipe->drawn_ = begin_drawing(recipe->device_);
+  }
   return recipe;
 }
 
-// Dropout draws random numbers, but what it drew is in the mask that it returns
-// besides its result. With the mask its backward pass computes the same: input
-// * mask * scale, where the kernels of the GPU take 1 / p in the type of p, and
-// those of the CPU in double precision. Where these are not alike it is not
-// kept; nor in half precision, where the CPU, which computes for simulated
-// devices, rounds the scale.
-std::shared_ptr<Recipe> Recipe::begin_dropout(
-    c10::DispatchKeySet below,
-    c10::ArrayRef<c10::IValue> arguments,
-    const PinsByDevice& pins,
-    const Flags& flags) {
-  static const auto masked = c10::Dispatcher::singleton().findSchema(
-      {"aten::native_dropout_backward", ""});
-  const double kept = 1 - arguments[1].toDouble();
-  const auto scale = static_cast<float>(1 / kept);
-  const bool is_drawn =
-      arguments[2].isBool() && arguments[2].toBool() && kept > 0 && kept < 1;
-  const at::Tensor& input = arguments[0].toTensor();
-  if (!masked || !is_drawn || input.scalar_type() != at::kFloat ||
-      scale !=
-          static_cast<float>(
-              1 / static_cast<double>(static_cast<float>(kept)))) {
-    return nullptr;
+bool Recipe::end_drawing() {
+  if (!drawn_) {
+    return true;
   }
-  std::shared_ptr<Recipe> recipe(new Recipe(*masked, below, flags));
-  pins.front().first->recipes().note_recipe();
-  const Lock lock(pins.front().first->mutex());
-  if (!recipe->add(arguments[0], pins)) {
-    return nullptr;
-  }
-  recipe->needs_mask_ = true;
-  recipe->places_.push_back({Kind::kTensor, 1});
-  recipe->plain_.emplace_back();
-  recipe->places_.push_back({Kind::kPlain, 0});
-  recipe->plain_.emplace_back(1 / kept);
-  recipe->sign();
-  return recipe;
-}
-
-bool Recipe::complete(c10::ArrayRef<c10::IValue> results, size_t result) {
-  if (is_in_place_) { // and nobody has written to it meanwhile
-    const ManagedStorage* record =
-        managed(results[result].toTensor().storage().unsafeGetStorageImpl());
-    return record->overwritten == tensors_.front().value;
-  }
-  if (!needs_mask_) {
-    return !tensors_.empty();
-  }
-  if (result != 0) {
+  drawn_ = lms::end_drawing(*drawn_, device_);
+  if (!drawn_) {
     return false;
   }
-  needs_mask_ = false;
-  return add(results[1].toTensor(), Pins());
+  if (drawn_->begin == drawn_->end) { // none, as without dropout
+    drawn_.reset();
+  }
+  return true;
+}
+
+// Nobody has written to what it wrote to meanwhile.
+bool Recipe::has_made(const ManagedStorage& record) const {
+  return !is_in_place_ || record.overwritten == tensors_.front().value;
 }
 
 bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
@@ -361,8 +309,23 @@ torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
   const at::DisableRecordFunctionGuard unrecorded;
   const FlagsScope flags(flags_);
   const UncaughtScope same_algorithm(Uncaught::kAll);
-  run_inside(op_, below_, &stack);
-  return stack;
+  for (int attempt = 0; attempt < kDrawAttempts; ++attempt) {
+    torch::jit::Stack results = stack;
+    std::optional<DrawAgainScope> numbers;
+    if (drawn_) {
+      numbers.emplace(device_, *drawn_);
+    }
+    run_inside(op_, below_, &results);
+    if (!numbers || numbers->is_the_same()) {
+      return results;
+    }
+  }
+  TORCH_CHECK(
+      false,
+      "Large Model Support cannot draw the random numbers of ",
+      name(),
+      " again: a thread that it is not on in draws all the time. Call "
+      "torch.cuda.lms.enable_thread() there.");
 }
 
 } // namespace at::cuda::lms

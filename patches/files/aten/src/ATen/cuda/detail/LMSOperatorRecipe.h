@@ -5,10 +5,12 @@
 #include <ATen/core/stack.h>
 #include <ATen/cuda/detail/LMSDeviceAccess.h>
 #include <ATen/cuda/detail/LMSOperatorFlags.h>
+#include <ATen/cuda/detail/LMSOperatorRandom.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -29,7 +31,8 @@ namespace at::cuda::lms {
 // after few steps.
 //
 // Which operators may run again: see is_repeatable. They have no effects but
-// their results, draw no random numbers, and give the same bits each time.
+// their results, and give the same bits each time, some with the same random
+// numbers.
 
 class Recipe;
 
@@ -63,9 +66,11 @@ class Recipe {
       c10::ArrayRef<c10::IValue> arguments,
       const PinsByDevice& pins);
 
-  // The operator has run. Whether the recipe makes that result, which is
-  // managed by now. With the mutex.
-  bool complete(c10::ArrayRef<c10::IValue> results, size_t result);
+  // The operator has run. False if nobody knows which random numbers it drew.
+  bool end_drawing();
+  // Whether what one of its results has, which is managed by now, is what the
+  // recipe makes. With the mutex.
+  bool has_made(const ManagedStorage& record) const;
 
   const std::vector<Argument>& tensors() const {
     return tensors_;
@@ -88,11 +93,6 @@ class Recipe {
       c10::DispatchKeySet below,
       const Flags& flags)
       : op_(op), below_(below), flags_(flags) {}
-  static std::shared_ptr<Recipe> begin_dropout(
-      c10::DispatchKeySet below,
-      c10::ArrayRef<c10::IValue> arguments,
-      const PinsByDevice& pins,
-      const Flags& flags);
   bool add(const c10::IValue& argument, const PinsByDevice& pins);
   bool add(const at::Tensor& tensor, const Pins& pins);
   void sign();
@@ -113,7 +113,8 @@ class Recipe {
   std::vector<char> are_defined_; // by element of an optional list
   uint64_t signature_ = 0;
   bool is_in_place_ = false;
-  bool needs_mask_ = false; // see begin_dropout
+  c10::DeviceIndex device_ = -1; // that it draws on
+  std::optional<Drawn> drawn_; // random numbers
 };
 
 // Whether the operator has no effects but its results and gives the same bits

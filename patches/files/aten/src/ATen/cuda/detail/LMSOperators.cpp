@@ -84,11 +84,18 @@ class OperatorScope {
     }
   }
 
-  void adopt(c10::ArrayRef<IValue> results) {
+  // The operator is launched.
+  void end() {
     Trace::end(span_);
     if (C10_UNLIKELY(recipe_ != nullptr)) {
       pinned_.front().first->recipes().end_timing(*recipe_, timing_);
+      if (!recipe_->end_drawing()) {
+        recipe_ = nullptr;
+      }
     }
+  }
+
+  void adopt(c10::ArrayRef<IValue> results) {
     TouchedList touched = touched_by_results(results);
     for (const Touched& entry : touched_by_results(made_inside())) {
       touched.push_back(entry);
@@ -156,12 +163,15 @@ void run_once(
   const auto& schema = op.schema();
   OperatorScope scope(
       schema, below, torch::jit::last(*stack, schema.arguments().size()));
-  if (attempt) {
-    scope.keep(op, below, torch::jit::last(*stack, schema.arguments().size()));
-  }
   {
-    AdoptionPause inside;
+    const DrawScope drawing(is_random(op));
+    if (attempt) {
+      scope.keep(
+          op, below, torch::jit::last(*stack, schema.arguments().size()));
+    }
+    const AdoptionPause inside;
     op.redispatchBoxed(below, stack);
+    scope.end();
   }
   if (!attempt) {
     note_step();
