@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <utility>
+
 using namespace at::cuda::lms;
 
 namespace {
@@ -23,16 +26,27 @@ class ATrial : public testing::Test {
     for (uint64_t i = 0; i < kCycle; ++i) {
       ++now;
       elapsed += us / kCycle;
-      stall += stalled / kCycle;
+      clock.stalled_us += stalled / kCycle;
       seen += gains > 0 && i % (kCycle / gains) == 0 ? 1 : 0;
-      if (trial.follow(now, kCycle, seen, elapsed, stall) ==
-          Trial::Verdict::kPlanAnew) {
+      pass_marks();
+      const auto verdict = trial.follow(now, kCycle, seen, clock);
+      if (verdict == Trial::Verdict::kMark) {
+        marks.emplace_back(now, elapsed);
+      } else if (verdict == Trial::Verdict::kPlanAnew) {
         is_asked = true;
         trial.begin(now, seen);
         seen = 0;
       }
     }
     return is_asked;
+  }
+  void pass_marks() {
+    while (!marks.empty() && marks.front().first + lead <= now) {
+      clock.mark = marks.front().first;
+      clock.mark_us = marks.front().second - passed;
+      passed = marks.front().second;
+      marks.pop_front();
+    }
   }
   // Iterations until another plan is asked for, at most 20.
   int until_asked(double us, double stalled, uint64_t gains = 50) {
@@ -45,8 +59,11 @@ class ATrial : public testing::Test {
 
   Trial trial;
   uint64_t now = 1000;
-  double elapsed = 5000;
-  double stall = 300;
+  double elapsed = 5000; // microseconds
+  double passed = 0; // of them, at the last mark that has passed
+  std::deque<std::pair<uint64_t, double>> marks; // that have not
+  uint64_t lead = 30; // operators that the host is ahead of the device
+  Clock clock;
   uint64_t seen = 0;
 };
 
@@ -61,10 +78,19 @@ TEST_F(ATrial, LeavesCopiesAloneWhereNothingCanBeMadeAgain) {
 }
 
 TEST_F(ATrial, KeepsWhatIsFaster) {
-  EXPECT_EQ(until_asked(1000, 500), 3); // two to settle, one that is timed
+  // Two to settle, one that is timed, and the host is ahead.
+  EXPECT_EQ(until_asked(1000, 500), 4);
   EXPECT_TRUE(trial.makes_again());
   EXPECT_EQ(until_asked(700, 20), 1); // now it knows how long that takes
   EXPECT_EQ(until_asked(600, 10), 20);
+  EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, TimesTheDeviceAndNotTheHost) {
+  until_asked(1000, 500);
+  until_asked(600, 0);
+  lead = 90; // where the host does not wait for copies any more
+  EXPECT_EQ(until_asked(990, 0), 20);
   EXPECT_TRUE(trial.makes_again());
 }
 

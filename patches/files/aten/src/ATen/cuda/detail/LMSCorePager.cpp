@@ -14,7 +14,11 @@ void Pager::pin(PageEntry* page) {
 void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   actions_.evict.clear();
   actions_.fetch.clear();
+  actions_.mark = 0;
   books.policy->on_operator(op, actions_);
+  if (actions_.mark > 0) {
+    books.world.mark(stream, actions_.mark);
+  }
   obey(actions_, sequel);
   sequel.draft = std::move(actions_.draft);
   sequel.dropped = std::move(actions_.dropped);

@@ -94,13 +94,10 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     note_surprises(op);
   }
   if (plan_ && !draft_) {
-    is_plan_wanted_ = trial_.follow(
-                          history_.now(),
-                          plan_->length(),
-                          gains_,
-                          op.elapsed_us,
-                          op.stalled_us) == Trial::Verdict::kPlanAnew ||
-        is_plan_wanted_;
+    const Trial::Verdict verdict =
+        trial_.follow(history_.now(), plan_->length(), gains_, op.clock);
+    actions.mark = verdict == Trial::Verdict::kMark ? history_.now() : 0;
+    is_plan_wanted_ = is_plan_wanted_ || verdict == Trial::Verdict::kPlanAnew;
   }
   actions.dropped = std::move(dropped_);
   if (is_plan_due()) {

@@ -46,6 +46,15 @@ struct Use {
   uint8_t gain = 0;
 };
 
+// What is known by now of time on the device.
+struct Clock {
+  // The last mark that has passed (Actions::mark), and microseconds from the
+  // one before to it.
+  uint64_t mark = 0;
+  double mark_us = 0;
+  double stalled_us = 0; // so far: that streams stood still for copies
+};
+
 // An operator that has been launched: the pages it read and wrote, and those
 // it made (`writes`, never seen before).
 struct Operator {
@@ -53,10 +62,7 @@ struct Operator {
   // Bytes besides those of pages that were allocated at the operator's peak.
   size_t unmanaged = 0;
   std::vector<Use> uses;
-  // On the device so far, as far as is known: microseconds, and of these the
-  // ones that streams stood still for copies. Known while memory is short.
-  double elapsed_us = 0;
-  double stalled_us = 0;
+  Clock clock = {}; // known while memory is short
 };
 
 // While so many page-ins have not ended, none is begun ahead: they keep the
@@ -88,6 +94,7 @@ struct Actions {
   std::vector<Page*> fetch; // paged out, needed soon; in order of need
   std::shared_ptr<Draft> draft; // to be finished before the next operator
   std::shared_ptr<void> dropped; // to be let go without the device's lock
+  uint64_t mark = 0; // when the device gets here is to be known; 0: it is not
 };
 
 // Decides what to evict and what to fetch, and when; moves nothing itself.

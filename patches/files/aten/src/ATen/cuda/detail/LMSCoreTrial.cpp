@@ -6,41 +6,50 @@ Trial::Verdict Trial::follow(
     uint64_t now,
     uint64_t cycle,
     uint64_t gains,
-    double elapsed_us,
-    double stalled_us) {
+    const Clock& clock) {
   const uint64_t settling = makes_again_ ? cycle : kSettling * cycle;
   if (is_over_ || now < begun_at_ + settling) {
     return Verdict::kGoOn;
   }
-  if (!is_timing_) {
-    if (makes_again_ && tries_ < kMostTries &&
-        (tries_ == 1 || knows_more(gains))) {
-      ++tries_;
-      return Verdict::kPlanAnew;
-    }
-    is_timing_ = true;
-    began_us_ = elapsed_us;
-    stalled_us_ = stalled_us;
-    return Verdict::kGoOn;
+  switch (phase_) {
+    case Phase::kSettling:
+      if (makes_again_ && tries_ < kMostTries &&
+          (tries_ == 1 || knows_more(gains))) {
+        ++tries_;
+        return Verdict::kPlanAnew;
+      }
+      phase_ = Phase::kTiming;
+      mark_ = now;
+      stalled_us_ = clock.stalled_us;
+      return Verdict::kMark;
+    case Phase::kTiming:
+      if (now < mark_ + cycle) {
+        return Verdict::kGoOn;
+      }
+      phase_ = Phase::kTimed;
+      mark_ = now;
+      return Verdict::kMark;
+    case Phase::kTimed:
+      break;
   }
-  if (now < begun_at_ + settling + cycle) {
-    return Verdict::kGoOn;
-  }
-  const double took = elapsed_us - began_us_;
+  return clock.mark == mark_
+      ? judge(clock.mark_us, clock.stalled_us - stalled_us_, gains)
+      : Verdict::kGoOn;
+}
+
+Trial::Verdict Trial::judge(double took_us, double stalled_us, uint64_t gains) {
   if (makes_again_) {
     is_over_ = true;
-    makes_again_ = took < copying_us_ + copying_us_ / kMostLost;
+    makes_again_ = took_us < copying_us_ + copying_us_ / kMostLost;
     return makes_again_ ? Verdict::kGoOn : Verdict::kPlanAnew;
   }
-  if (gains > 0 && stalled_us - stalled_us_ > took / kMostStalled) {
-    copying_us_ = took;
+  if (gains > 0 && stalled_us > took_us / kMostStalled) {
+    copying_us_ = took_us;
     makes_again_ = true;
     tries_ = 1;
     return Verdict::kPlanAnew;
   }
-  began_us_ = elapsed_us; // the next cycle is timed
-  stalled_us_ = stalled_us;
-  begun_at_ += cycle;
+  phase_ = Phase::kSettling; // another cycle is timed
   return Verdict::kGoOn;
 }
 

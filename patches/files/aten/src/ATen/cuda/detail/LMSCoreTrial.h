@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSCorePolicy.h>
+
 #include <cstdint>
 
 namespace at::cuda::lms {
@@ -14,9 +16,10 @@ namespace at::cuda::lms {
 // as well, and the faster one stays.
 class Trial {
  public:
-  // kPlanAnew: another plan is to be made, since it is to be of the other kind,
-  // or more is known of what can be made again.
-  enum class Verdict { kGoOn, kPlanAnew };
+  // kMark: when the device gets here is to be known. kPlanAnew: another plan is
+  // to be made, since it is to be of the other kind, or more is known of what
+  // can be made again.
+  enum class Verdict { kGoOn, kMark, kPlanAnew };
 
   // The plan that is followed, or to be made, may make bytes again.
   bool makes_again() const {
@@ -28,16 +31,15 @@ class Trial {
   void begin(uint64_t now, uint64_t gains) {
     begun_at_ = now;
     planned_gains_ = gains;
-    is_timing_ = false;
+    phase_ = Phase::kSettling;
   }
-  // After each operator: times so far, as Operator has them; `gains`: uses of
-  // what could be made again, since begin.
+  // After each operator. `gains`: uses of what could be made again, since
+  // begin.
   Verdict follow(
       uint64_t now,
       uint64_t cycle,
       uint64_t gains,
-      double elapsed_us,
-      double stalled_us);
+      const Clock& clock);
   // Nothing of this is known of another sequence.
   void forget() {
     *this = Trial();
@@ -61,14 +63,20 @@ class Trial {
     return gains > planned_gains_ + planned_gains_ / kMoreGains;
   }
 
+  // The cycle that is timed begins and ends with a mark. The host is ahead of
+  // the device by then, so they pass later.
+  enum class Phase { kSettling, kTiming, kTimed };
+
+  Verdict judge(double took_us, double stalled_us, uint64_t gains);
+
   bool makes_again_ = false;
   bool is_over_ = false;
   int tries_ = 0; // plans that make bytes again
   uint64_t begun_at_ = 0; // the operator
   uint64_t planned_gains_ = 0;
-  bool is_timing_ = false;
-  double began_us_ = 0; // of the cycle that is timed
-  double stalled_us_ = 0;
+  Phase phase_ = Phase::kSettling;
+  uint64_t mark_ = 0; // the last one
+  double stalled_us_ = 0; // at the first one
   double copying_us_ = 0; // a cycle that only copies
 };
 

@@ -71,6 +71,8 @@ class World {
       Stream stream,
       const Events& events,
       std::optional<Activity> counted) = 0;
+  // Operator::clock tells when the stream has got here. Marks pass in order.
+  virtual void mark(Stream /*stream*/, uint64_t /*mark*/) {}
   // With or without the mutex, as the next one.
   virtual bool has_happened(const Event& event) const = 0;
   // Waits on the host. False after an error, which later calls report.

@@ -26,6 +26,26 @@ const TimesSpent& Times::totals() noexcept {
   return totals_;
 }
 
+void Times::add_mark(uint64_t mark, Event event) {
+  marks_.emplace_back(mark, std::move(event));
+}
+
+const Clock& Times::clock() noexcept {
+  collect();
+  while (!marks_.empty() && has_happened(marks_.front().second)) {
+    try {
+      const Event& event = marks_.front().second;
+      clock_.mark_us = passed_ ? microseconds_between(passed_, event) : 0;
+      clock_.mark = marks_.front().first;
+      passed_ = event;
+    } catch (const c10::Error&) {
+      (void)cudaGetLastError(); // a time is lost, and no more
+    }
+    marks_.pop_front();
+  }
+  return clock_;
+}
+
 void Times::collect() noexcept {
   while (!pending_.empty() && has_happened(pending_.front().end)) {
     const Span& span = pending_.front();
@@ -34,13 +54,7 @@ void Times::collect() noexcept {
       TimeSpent& total = totals_.at(static_cast<size_t>(span.activity));
       ++(us < kNoWait ? total.none : total.times);
       total.us += us;
-      // Spans are on several streams.
-      const double later =
-          latest_ ? microseconds_between(latest_, span.end) : us;
-      if (later > 0) {
-        elapsed_us_ += later;
-        latest_ = span.end;
-      }
+      clock_.stalled_us += is_stall(span.activity) ? us : 0;
     } catch (const c10::Error&) {
       (void)cudaGetLastError(); // a time is lost, and no more
     }

@@ -1,15 +1,19 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCudaEvent.h>
+#include <ATen/cuda/detail/LMSCorePolicy.h>
 #include <ATen/cuda/detail/LMSCoreStats.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <utility>
 
 namespace at::cuda::lms {
 
-// How long copies take and streams wait for them, as timed events around them
-// tell once they have happened. Nobody waits for that. Not thread safe.
+// How long copies take and streams wait for them, and how long the device takes
+// from one mark to the next, as timed events tell once they have happened.
+// Nobody waits for that. Not thread safe.
 class Times {
  public:
   // Microseconds between two events on a stream that mean nothing: about what
@@ -20,11 +24,8 @@ class Times {
   void add(Activity activity, Event begin, Event end);
   // What is known by now.
   const TimesSpent& totals() noexcept;
-  // Of the device, from the first span that was added to the end of the last
-  // one that is known to have passed.
-  double elapsed_us() const {
-    return elapsed_us_;
-  }
+  void add_mark(uint64_t mark, Event event);
+  const Clock& clock() noexcept;
 
  private:
   struct Span {
@@ -38,8 +39,9 @@ class Times {
   std::deque<Span> pending_; // in order of their launch
   size_t collect_at_ = 0; // pending spans
   TimesSpent totals_{};
-  Event latest_; // end of a span
-  double elapsed_us_ = 0;
+  std::deque<std::pair<uint64_t, Event>> marks_; // pending, in order
+  Event passed_; // the last mark that has
+  Clock clock_;
 };
 
 } // namespace at::cuda::lms

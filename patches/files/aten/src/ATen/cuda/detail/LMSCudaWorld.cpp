@@ -171,6 +171,11 @@ void CudaWorld::wait(
   }
 }
 
+void CudaWorld::mark(Stream stream, uint64_t mark) {
+  c10::cuda::CUDAGuard guard(index_);
+  times_.add_mark(mark, record_timed_event(index_, stream));
+}
+
 bool CudaWorld::has_happened(const Event& event) const {
   return lms::has_happened(event);
 }

@@ -37,6 +37,7 @@ class CudaWorld final : public World {
       Stream stream,
       const Events& events,
       std::optional<Activity> counted) override;
+  void mark(Stream stream, uint64_t mark) override;
   bool has_happened(const Event& event) const override;
   bool wait_on_host(const Event& event) noexcept override;
   uint32_t gain(const PageEntry& page) override;

@@ -43,19 +43,6 @@ void Recipes::end(
   }
 }
 
-void Recipes::tell_times(Operator& op) {
-  Times& times = device_.world().times();
-  const TimesSpent& totals = times.totals();
-  op.elapsed_us = times.elapsed_us();
-  op.stalled_us = 0;
-  for (const Activity wait :
-       {Activity::kWaitForDemand,
-        Activity::kWaitForAhead,
-        Activity::kWaitForMemory}) {
-    op.stalled_us += totals.at(static_cast<size_t>(wait)).us;
-  }
-}
-
 Recipes::Timing Recipes::begin_timing(const Recipe& recipe) {
   Timing timing;
   {

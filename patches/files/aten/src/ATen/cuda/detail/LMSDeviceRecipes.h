@@ -14,7 +14,6 @@
 namespace at::cuda::lms {
 
 class Device;
-struct Operator;
 
 // Which bytes of a device can be made again, which have been dropped, and
 // making them (Note [Recipes]).
@@ -42,8 +41,6 @@ class Recipes {
   void end(
       const std::shared_ptr<Recipe>& recipe,
       c10::ArrayRef<c10::IValue> results);
-  // Tells the policy how the time goes. With the mutex.
-  void tell_times(Operator& op);
   // Timed events on both sides of an operator. `begin` is null if its time is
   // known by now.
   struct Timing {
