@@ -95,7 +95,7 @@ class FakeWorld final : public World {
   bool page_out(PageEntry* page) {
     const Lock lock(pager.books.mutex);
     HostMemory::Wait wait(/*is_allowed=*/false);
-    return pager.residence.page_out(page, wait) != nullptr;
+    return pager.residence.page_out(page, wait, /*is_needed=*/true) != nullptr;
   }
   // An operator that reads the page, or writes it.
   void use(PageEntry* page, bool writes = false) {

@@ -523,29 +523,6 @@ TEST_F(TheChaoticPager, ForgetsWhatDiesWhileItIsDropped) {
   EXPECT_TRUE(world.make_again(page));
 }
 
-TEST(WhatIsToLeave, IsCopiedDearestFirst) {
-  PageEntry cheap(nullptr);
-  PageEntry dear(nullptr);
-  PageEntry never(nullptr);
-  cheap.id = 1;
-  dear.id = 2;
-  never.id = 3;
-  Leaving leaving;
-  leaving.add(&never, Leaving::kMostCopied);
-  EXPECT_EQ(leaving.first(), nullptr);
-  EXPECT_TRUE(leaving.is_never_copied(never));
-  leaving.add(&cheap, 5);
-  leaving.add(&dear, 2);
-  EXPECT_EQ(leaving.first(), &dear);
-  leaving.remove(&dear);
-  leaving.remove(&dear);
-  EXPECT_EQ(leaving.first(), &cheap);
-  leaving.add(&cheap, 6); // once more
-  leaving.remove(&cheap);
-  EXPECT_EQ(leaving.first(), nullptr);
-  EXPECT_EQ(cheap.gain, 0);
-}
-
 // --- traits ---
 
 TEST(Traits, original_has_the_host_wait_for_each_copy) {

@@ -3,7 +3,6 @@
 #include <ATen/cuda/detail/LMSCoreContention.h>
 #include <ATen/cuda/detail/LMSCoreDraining.h>
 #include <ATen/cuda/detail/LMSCoreHostStore.h>
-#include <ATen/cuda/detail/LMSCoreLeaving.h>
 #include <ATen/cuda/detail/LMSCoreMemoryMap.h>
 #include <ATen/cuda/detail/LMSCorePageTable.h>
 #include <ATen/cuda/detail/LMSCoreProgress.h>
@@ -18,6 +17,12 @@ namespace at::cuda::lms {
 // What is known of one device. The parts of the pager work on it together; all
 // of it is guarded by the mutex, except where a part says otherwise.
 struct Books {
+  // To drop a page and make it again takes more than 1 / kShortWait of a copy.
+  // Where a request needs more than 1 / kLarge of the memory, what can be
+  // dropped is seldom side by side.
+  static constexpr size_t kShortWait = 32;
+  static constexpr size_t kLarge = 32;
+
   Books(World& world, DeviceIndex device, std::unique_ptr<Policy> policy)
       : world(world),
         contention(device, mutex),
@@ -37,8 +42,16 @@ struct Books {
   Progress progress;
   DrainingMemory draining;
   HostStore host;
-  Leaving leaving;
   const std::unique_ptr<Policy> policy;
+
+  // What the request has to know of memory that is draining.
+  void tell(Request& request) {
+    draining.tell(progress, request);
+    if (policy->makes_again() &&
+        request.bytes < map.layout().reserved() / kLarge) {
+      request.patience = request.bytes / kShortWait;
+    }
+  }
 
   // Read without the mutex. Pages were evicted to make room for others: since
   // all memory was last made one piece; since it was last asked whether it can

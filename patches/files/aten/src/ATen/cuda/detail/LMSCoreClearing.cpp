@@ -22,23 +22,22 @@ constexpr size_t kCostOfDraining = 16;
 
 class BytesToMove final : public Ranking {
  public:
-  explicit BytesToMove(const Request& request)
-      : drained_(request.drained), arrived_(request.arrived) {}
+  explicit BytesToMove(const Request& request) : request_(request) {}
 
   Cost cost_of(const Page& page) const override {
     return page.draining
-        ? Cost{0, kCostOfDraining * bytes_until_drained(page, drained_), 0}
+        ? Cost{0, kCostOfDraining * bytes_until_drained(page, request_.drained), 0}
         : Cost{0, 0, page.bytes};
   }
 
   // What is still on its way would have to arrive first.
   bool may_evict(const Page& page) const override {
-    return page.draining || page.arrives_at <= arrived_;
+    return page.draining ? may_wait_for(page, request_)
+                         : page.arrives_at <= request_.arrived;
   }
 
  private:
-  const uint64_t drained_; // see Request
-  const uint64_t arrived_;
+  const Request& request_;
 };
 
 struct Span { // of ranges, first and last included
@@ -211,10 +210,14 @@ bool fits(const Clearing& clearing, Outside outside) {
 }
 
 // The memory outside of the span that is draining, what is free first first.
-std::vector<Page*> draining_outside(const Ranges& ranges, const Span& span) {
+std::vector<Page*> draining_outside(
+    const Ranges& ranges,
+    const Span& span,
+    const Ranking& ranking) {
   std::vector<Page*> draining;
   for (const Hole& hole : ranges.holes) {
-    if (hole.draining && !span.has(hole.range)) {
+    if (hole.draining && !span.has(hole.range) &&
+        ranking.may_evict(*hole.draining)) {
       draining.push_back(hole.draining);
     }
   }
@@ -230,12 +233,13 @@ std::optional<std::vector<Page*>> needed_outside(
     const Clearing& clearing,
     const Shelf& shelf,
     const Ranges& ranges,
-    const Span& span) {
+    const Span& span,
+    const Ranking& ranking) {
   const Outside outside(shelf, ranges, span);
   if (fits(clearing, outside)) {
     return std::vector<Page*>{};
   }
-  auto draining = draining_outside(ranges, span);
+  auto draining = draining_outside(ranges, span, ranking);
   const auto fits_with = [&](size_t count) { // of them, at least one
     Outside more = outside;
     more.add_draining(ranges, span, draining[count - 1]->drained_at);
@@ -272,7 +276,7 @@ Clearing cheapest_of(
       break;
     }
     auto clearing = clearing_of(begin, ranges, span);
-    const auto needed = needed_outside(clearing, shelf, ranges, span);
+    const auto needed = needed_outside(clearing, shelf, ranges, span, ranking);
     if (!needed) {
       continue;
     }

@@ -13,6 +13,7 @@ CycleReader::CycleReader(const History& history)
   cycle_.intervals.reserve(uses);
   cycle_.starts.reserve(lag_);
   cycle_.unmanaged.reserve(lag_);
+  cycle_.ns.reserve(lag_);
   links_.reserve(uses);
 }
 
@@ -25,6 +26,7 @@ bool CycleReader::read(const History& history, uint64_t uses) {
     const History::Entry& entry = history.entry(next_);
     cycle_.starts.push_back(cycle_.count());
     cycle_.unmanaged.push_back(entry.unmanaged);
+    cycle_.ns.push_back(entry.ns);
     for (uint32_t number = 0; number < entry.slots; ++number) {
       read_use(history, number);
     }

@@ -15,6 +15,8 @@ struct Interval {
   uint32_t death = 0; // operators until the page dies, if length is 0
   bool is_endless = false; // neither is known
   bool is_evicted = false; // the plan's choice
+  bool is_copied = true; // when it is evicted, not made again: as well
+  uint32_t away = 0; // operators after which its memory is needed then
   uint8_t gain = 0; // by making its bytes again, see Use
   size_t bytes = 0;
   Page* page = nullptr; // on the host by the plan
@@ -29,6 +31,7 @@ struct Cycle {
   std::vector<uint32_t> starts; // by position: of its intervals
   std::vector<uint32_t> before; // by interval: the one that ends with its use
   std::vector<size_t> unmanaged; // by position, bytes
+  std::vector<uint32_t> ns; // by position, see Operator
 
   uint32_t length() const {
     return static_cast<uint32_t>(starts.size());

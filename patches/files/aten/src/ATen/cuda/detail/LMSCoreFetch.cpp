@@ -82,7 +82,7 @@ bool Fetcher::try_ahead(PageEntry* page) {
 bool Fetcher::choose(PageEntry* page, Eviction& eviction) {
   Request request = request_for(*page, books_.world);
   request.ahead = page;
-  books_.draining.tell(books_.progress, request);
+  books_.tell(request);
   if (!books_.map.is_crowded(request)) {
     return true;
   }

@@ -8,7 +8,7 @@ namespace at::cuda::lms {
 namespace {
 
 // A page comes this long before its use at most, if it would fill the room that
-// is left over for those on their way: see Note [Planning an iteration], 3.
+// is left over for those on their way: see Note [Planning an iteration], 4.
 // What the host asks the device for takes it milliseconds, and most pages come
 // within those.
 constexpr uint64_t kFarAhead = 4096; // operators
@@ -37,7 +37,7 @@ std::vector<uint32_t> FetchOrder::run_cycle(
     for (uint32_t slot = 0; slot < plan_.slots(now); ++slot) {
       const uint32_t number = plan_.number(now, slot);
       const Interval& it = plan_.at(number);
-      if (it.is_evicted && it.length > 0) {
+      if (it.is_evicted && it.is_copied && it.length > 0) {
         waiting_.emplace(uint64_t{now} + it.length, number);
       }
     }

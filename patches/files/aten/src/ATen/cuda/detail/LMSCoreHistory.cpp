@@ -35,6 +35,7 @@ void History::append(const Operator& op) {
   Entry& entry = entries_.emplace_back();
   entry.first_slot = dropped_slots_ + slots_.size();
   entry.unmanaged = op.unmanaged;
+  entry.ns = op.ns;
   entry.kind = mix(op.name, op.uses.size());
   Hashes hashes{};
   for (const Use& use : op.uses) {

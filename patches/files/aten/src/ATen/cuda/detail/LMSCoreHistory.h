@@ -74,6 +74,7 @@ class History {
     Hashes window{};
     uint64_t first_slot = 0;
     size_t unmanaged = 0; // see Operator
+    uint32_t ns = 0; // see Operator
     uint32_t slots = 0;
     uint32_t longest = 0; // operators since a use of one of its pages, at most
   };

@@ -22,8 +22,8 @@ struct Page {
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // the host has its bytes: evicting it copies nothing
   bool dropped = false; // nobody has its bytes: they are made again when used
-  // It is to leave, and can be made again so much faster than it can be copied;
-  // 0 otherwise.
+  // It is to be dropped when its memory is needed, and can be made again so
+  // much faster than it can be copied; 0 otherwise.
   uint32_t gain = 0;
   // No storage's, but memory that one was evicted from while its bytes are
   // still being written back. It is free once so many bytes have been written

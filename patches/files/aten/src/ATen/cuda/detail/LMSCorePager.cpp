@@ -13,6 +13,7 @@ void Pager::pin(PageEntry* page) {
 
 void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   actions_.evict.clear();
+  actions_.drop.clear();
   actions_.fetch.clear();
   actions_.mark = 0;
   books.policy->on_operator(op, actions_);
@@ -29,7 +30,8 @@ void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
 // fetched.
 void Pager::obey(const Actions& actions, Sequel& sequel) {
   sequel.eviction.keeps_memory = true; // until somebody needs it
-  reclaimer.let_leave(actions.evict, sequel.eviction);
+  sequel.eviction.add(actions.evict);
+  reclaimer.let_drop(actions.drop, sequel.eviction);
   reclaimer.evict(sequel.eviction, sequel.freed);
   if (!actions.fetch.empty()) {
     books.progress.note_arrivals();
@@ -72,6 +74,7 @@ void Pager::finish_plan(Draft& draft, Sequel& sequel) {
     {
       const Lock lock(books.mutex);
       actions_.evict.clear();
+      actions_.drop.clear();
       actions_.fetch.clear();
       goes_on = books.policy->advance(draft, actions_);
       obey(actions_, sequel); // at once: pages may die before the next part

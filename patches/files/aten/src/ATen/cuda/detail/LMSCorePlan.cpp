@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCorePlan.h>
 
 #include <ATen/cuda/detail/LMSCoreFetchOrder.h>
+#include <ATen/cuda/detail/LMSCoreLink.h>
 #include <ATen/cuda/detail/LMSCoreRangeMaximum.h>
 #include <ATen/cuda/detail/LMSCoreVictims.h>
 
@@ -15,6 +16,9 @@ namespace {
 // The part of the capacity that is kept for pages on their way, at most:
 // 1 / kMostAhead.
 constexpr size_t kMostAhead = 8;
+// And for bytes that are made for the moment, to make others from: 1 /
+// kMostMade.
+constexpr size_t kMostMade = 64;
 // To evict a page that takes less than 1 / kSmallest of the capacity costs more
 // than it brings, unless such pages take more than 1 / kSmallOnes of it.
 constexpr size_t kSmallest = size_t{1} << 16;
@@ -43,11 +47,11 @@ void add_around(
 
 } // namespace
 
-Plan::Plan(Cycle cycle, size_t capacity, bool makes_again)
+Plan::Plan(Cycle cycle, size_t capacity, double copy_ns)
     : cycle_(std::move(cycle)), fetches_from_(cycle_.length() + 1) {
   for (Interval& it : cycle_.intervals) {
     is_complete_ = is_complete_ && !it.is_endless;
-    it.gain = makes_again ? it.gain : 0;
+    it.gain = copy_ns > 0 ? it.gain : 0;
     gains_ += it.gain > 0 ? 1 : 0;
   }
   least_ = capacity / kSmallest;
@@ -56,15 +60,22 @@ Plan::Plan(Cycle cycle, size_t capacity, bool makes_again)
       static_cast<int64_t>(capacity / kSmallOnes)) {
     least_ = 0;
   }
-  const size_t kept = capacity - std::min(typical(), capacity / kMostAhead);
+  const size_t ahead = std::min(typical(), capacity / kMostAhead);
+  const size_t made =
+      copy_ns > 0 ? std::min(2 * typical(), capacity / kMostMade) : 0;
+  const size_t kept = capacity - ahead - made;
   has_traffic_ = Victims(cycle_, kept, least_).run();
   choose_more_victims(kept);
   if (has_traffic_) {
+    if (copy_ns > 0) {
+      Link(cycle_, residency(), kept, copy_ns).run();
+    }
     choose_fetches(capacity, kept);
   }
   // What only planning needs.
   cycle_.before = {};
   cycle_.unmanaged = {};
+  cycle_.ns = {};
 }
 
 // Bytes of a page such that half of all bytes that come back are in pages that
@@ -143,6 +154,7 @@ void Plan::choose_more_victims(size_t capacity) {
         continue;
       }
       it.is_evicted = has_traffic_ = true;
+      it.away = (now + n - it.begin) % n;
       resident.add(
           (it.begin + 1) % n, it.length - 1, -static_cast<int64_t>(it.bytes));
     }
@@ -155,7 +167,7 @@ void Plan::choose_more_victims(size_t capacity) {
   }
 }
 
-// See Note [Planning an iteration], 3.
+// See Note [Planning an iteration], 4.
 void Plan::choose_fetches(size_t capacity, size_t kept) {
   const std::vector<int64_t> resident = residency();
   // Those that come back in the cycle after the one that they were evicted in

@@ -25,7 +25,9 @@ namespace at::cuda::lms {
 //     is evicted.
 //  2. A page is evicted right after the use before, which spreads the
 //     copies and gives the room early.
-//  3. When it comes back: as early as there is room up to its next use, given
+//  3. It is copied, or dropped to be made again: Note [Copy or make again].
+//  4. When it comes back, if it is copied: as early as there is room up to its
+//  next use, given
 //     everything else that is resident then; who is needed first is first. So
 //     fetching never evicts what is needed sooner, and the copies are in the
 //     order of need. Thousands of operators before its use a page leaves the
@@ -41,9 +43,9 @@ class Plan {
     }
   };
 
-  // For pages that may take `capacity` bytes together, and may be made again or
-  // only copied.
-  Plan(Cycle cycle, size_t capacity, bool makes_again = false);
+  // For pages that may take `capacity` bytes together. `copy_ns`: nanoseconds
+  // that a byte takes to the host; 0: nothing is made again.
+  Plan(Cycle cycle, size_t capacity, double copy_ns = 0);
 
   uint32_t length() const {
     return cycle_.length();

@@ -74,6 +74,7 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
     }
   }
   history_.append(op);
+  copy_ns_ = op.clock.copy_ns;
   for (const Use& use : op.uses) {
     gains_ += use.gain > 0 ? 1 : 0;
   }
@@ -169,7 +170,9 @@ bool PlannedPolicy::is_plan_due() const {
 
 void PlannedPolicy::begin_plan(Actions& actions) {
   draft_ = std::make_shared<PlanDraft>(
-      history_, capacity_ - capacity_ / kReserve, trial_.makes_again());
+      history_,
+      capacity_ - capacity_ / kReserve,
+      trial_.makes_again() ? copy_ns_ : 0);
   actions.draft = draft_;
   const uint64_t first = history_.now() - history_.lag() + 1;
   if (history_.uses_since(first) <= kMostAtOnce) {
@@ -179,7 +182,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
 
 void PlannedPolicy::PlanDraft::compute() {
   if (cycle.is_done() && !plan) {
-    plan = std::make_unique<Plan>(cycle.take(), capacity, makes_again);
+    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns);
   }
 }
 
@@ -284,7 +287,10 @@ void PlannedPolicy::foretell(
 void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
   interval.page = page;
   if (page->resident) {
-    actions.evict.push_back(page);
+    // Of what could not be made again one cycle ago, it may be known now.
+    const bool may_drop =
+        makes_again() && (!interval.is_copied || interval.gain == 0);
+    (may_drop ? actions.drop : actions.evict).push_back(page);
   }
 }
 
@@ -411,7 +417,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
     const Layout& layout,
     const Request& request) {
   must_plan_ = true;
-  if (request.draining) {
+  if (request.draining && may_wait_for(*request.draining, request)) {
     return {request.draining}; // there is nothing better to be found
   }
   ahead_ = request.ahead;

@@ -62,13 +62,13 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
   // See Note [Making a plan].
   struct PlanDraft final : Draft {
-    PlanDraft(const History& history, size_t bytes, bool again)
-        : cycle(history), capacity(bytes), makes_again(again) {}
+    PlanDraft(const History& history, size_t bytes, double copy_ns)
+        : cycle(history), capacity(bytes), copy_ns(copy_ns) {}
     void compute() override;
 
     CycleReader cycle;
     const size_t capacity;
-    const bool makes_again;
+    const double copy_ns; // 0: nothing is made again
     std::unique_ptr<Plan> plan; // the one before once this one is followed
     Wishes wishes; // those that belong to the plan before
     bool is_followed = false;
@@ -108,6 +108,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   uint64_t needed_matches_ = History::kWindow; // before the next plan
   uint64_t surprises_ = 0; // of the plan, see note_surprises
   uint64_t gains_ = 0; // uses since then of what could have been made again
+  double copy_ns_ = 0; // see Clock
   Trial trial_;
   bool is_plan_wanted_ = false; // of the other kind, by the trial
   uint64_t distrusted_until_ = 0; // no plan before this operator

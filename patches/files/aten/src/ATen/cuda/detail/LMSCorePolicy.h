@@ -27,6 +27,9 @@ struct Request {
   uint64_t sent = 0;
   uint64_t drained = 0;
   uint64_t arrived = 0; // page-ins that have ended, see Page::arrives_at
+  // It may wait for memory to drain while so many bytes are copied: where bytes
+  // are made again there is something better than to wait for long.
+  uint64_t patience = ~uint64_t{0};
   // Memory of just this size that is draining and is free before all other;
   // null: there is none.
   Page* draining = nullptr;
@@ -53,6 +56,7 @@ struct Clock {
   uint64_t mark = 0;
   double mark_us = 0;
   double stalled_us = 0; // so far: that streams stood still for copies
+  double copy_ns = 0; // nanoseconds that a byte takes to the host
 };
 
 // An operator that has been launched: the pages it read and wrote, and those
@@ -62,7 +66,9 @@ struct Operator {
   // Bytes besides those of pages that were allocated at the operator's peak.
   size_t unmanaged = 0;
   std::vector<Use> uses;
-  Clock clock = {}; // known while memory is short
+  // Known while memory is short.
+  Clock clock = {};
+  uint32_t ns = 0; // nanoseconds that it takes; 0: it is not known
 };
 
 // While so many page-ins have not ended, none is begun ahead: they keep the
@@ -91,6 +97,7 @@ class Draft {
 // What is to be done after an operator, the evictions first.
 struct Actions {
   std::vector<Page*> evict; // resident, not needed for long
+  std::vector<Page*> drop; // as these, when their memory is needed
   std::vector<Page*> fetch; // paged out, needed soon; in order of need
   std::shared_ptr<Draft> draft; // to be finished before the next operator
   std::shared_ptr<void> dropped; // to be let go without the device's lock

@@ -17,26 +17,18 @@ void Eviction::add(const std::vector<Page*>& victims) {
   }
 }
 
-void Reclaimer::let_leave(const std::vector<Page*>& pages, Eviction& eviction) {
-  const bool makes_again = books_.policy->makes_again();
-  const bool is_busy = books_.progress.leaving() >= Leaving::kMostLeaving;
-  std::vector<Page*> now;
+void Reclaimer::let_drop(const std::vector<Page*>& pages, Eviction& eviction) {
+  std::vector<Page*> copied;
   for (Page* page : pages) {
-    const uint32_t gain =
-        makes_again && page->evictable && !page->clean && !page->draining
+    const bool is_kept = page->evictable && !page->clean;
+    page->gain = is_kept && books_.policy->makes_again()
         ? books_.world.gain(*entry(page))
         : 0;
-    if (gain >= Leaving::kMostCopied || (gain > 0 && is_busy)) {
-      books_.leaving.add(entry(page), gain);
-    } else {
-      now.push_back(page);
+    if (page->gain == 0) { // it has the bytes, or cannot be made any more
+      copied.push_back(page);
     }
   }
-  PageEntry* dearest = books_.leaving.first();
-  if (!is_busy && dearest) {
-    now.push_back(dearest);
-  }
-  eviction.add(now);
+  eviction.add(copied);
 }
 
 void Reclaimer::evict(Eviction& eviction, Freed& freed) {
@@ -49,7 +41,8 @@ void Reclaimer::evict(Eviction& eviction, Freed& freed) {
       continue; // it was, before the wait
     }
     const bool is_evicted = eviction.keeps_memory
-        ? residence_.page_out(entry(page), eviction.wait) != nullptr
+        ? residence_.page_out(
+              entry(page), eviction.wait, /*is_needed=*/false) != nullptr
         : residence_.evict(page, eviction.wait, freed);
     if (eviction.wait.is_needed()) {
       break;
@@ -120,7 +113,7 @@ Reclaimed Reclaimer::reclaim(
     {
       Freed freed(books_.contention);
       const Lock lock(books_.mutex);
-      books_.draining.tell(books_.progress, wanted);
+      books_.tell(wanted);
       eviction.add(victims(wanted, scope));
       if (scope == Scope::kWindow && !eviction.pages.empty()) {
         books_.note_shortage();

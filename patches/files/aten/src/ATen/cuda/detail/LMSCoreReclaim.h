@@ -46,9 +46,9 @@ class Reclaimer {
   // reason. Without the mutex.
   Reclaimed reclaim(Request wanted, Scope scope, bool may_wait) noexcept;
 
-  // The pages are to leave when that costs nothing: evicts those, and notes the
-  // others. With the mutex.
-  void let_leave(const std::vector<Page*>& pages, Eviction& eviction);
+  // The pages are dropped when their memory is needed. Adds those to `eviction`
+  // that cannot be, or need not. With the mutex.
+  void let_drop(const std::vector<Page*>& pages, Eviction& eviction);
   // Evicts the pages, in order, until a wait is needed. With the mutex.
   void evict(Eviction& eviction, Freed& freed);
   // Waits and goes on until all are evicted that can be: the same ones as

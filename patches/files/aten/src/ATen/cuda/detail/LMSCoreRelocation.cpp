@@ -31,7 +31,7 @@ bool Relocator::release_drained(Request& request) {
   if (!books_.map.is_crowded(request)) {
     return false;
   }
-  books_.draining.tell(books_.progress, request);
+  books_.tell(request);
   books_.draining.release_drained(books_.progress, freed);
   return true;
 }

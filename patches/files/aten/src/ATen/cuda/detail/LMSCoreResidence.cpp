@@ -16,7 +16,6 @@ void Residence::begin(PageEntry* page, Block* block) {
 void Residence::end(PageEntry* page, Freed& freed) {
   page->dead = true;
   page->evictable = false;
-  books_.leaving.remove(page);
   // If it is arriving, the thread that copies it in sees to the rest.
   if (page->state == PageEntry::State::kPagedOut) {
     books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
@@ -117,7 +116,7 @@ void Residence::give_pin(PageEntry* page, Freed& freed) noexcept {
 void Residence::note_access(PageEntry* page, bool writes, Stream stream) {
   note_use(page, stream);
   page->is_newly_made = false;
-  books_.leaving.remove(page);
+  page->gain = 0;
   if (writes) {
     books_.host.drop(page);
   }
@@ -163,9 +162,12 @@ Event Residence::copy_out(PageEntry* page, const HostPieces* host) {
   return end;
 }
 
-Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
+Draining* Residence::page_out(
+    PageEntry* page,
+    HostMemory::Wait& wait,
+    bool is_needed) {
   const bool is_clean = !page->host.empty();
-  const bool is_dropped = !is_clean && is_given_up(page);
+  const bool is_dropped = !is_clean && is_given_up(page, is_needed);
   const bool needs_copy = !is_clean && !is_dropped;
   HostPieces host;
   if (needs_copy) {
@@ -202,17 +204,18 @@ Draining* Residence::page_out(PageEntry* page, HostMemory::Wait& wait) {
   return &leave(page, std::move(events), PageEntry::State::kPagedOut);
 }
 
-// The bytes go without a copy, see Note [Copy or make again]. Under chaos in
-// turn with copies.
-bool Residence::is_given_up(PageEntry* page) {
+// The bytes go without a copy, see Note [Copy or make again]: by the plan, or
+// because the memory is needed now and the link has enough to do. Under chaos
+// in turn with copies.
+bool Residence::is_given_up(PageEntry* page, bool is_needed) {
   if (world_.traits().evicts_all) {
     page->was_given_up =
         !page->was_given_up && world_.give_up(*page, /*at_any_cost=*/true);
     return page->was_given_up;
   }
-  return books_.policy->makes_again() &&
-      (books_.leaving.is_never_copied(*page) ||
-       books_.progress.leaving() >= Leaving::kMostLeaving) &&
+  constexpr uint64_t kMostLeaving = uint64_t{128} << 20; // bytes
+  return is_needed && books_.policy->makes_again() &&
+      (page->gain > 0 || books_.progress.leaving() >= kMostLeaving) &&
       world_.give_up(*page, /*at_any_cost=*/false);
 }
 
@@ -251,7 +254,7 @@ Draining& Residence::leave(
   Draining& draining =
       books_.draining.keep(*page, std::move(events), drained_at);
   note_end_of_stay(*page);
-  books_.leaving.remove(page);
+  page->gain = 0;
   page->clear_users();
   page->arrival = nullptr;
   page->state = state;
@@ -260,8 +263,9 @@ Draining& Residence::leave(
 }
 
 bool Residence::evict(Page* page, HostMemory::Wait& wait, Freed& freed) {
-  auto* draining = page->draining ? static_cast<Draining*>(page)
-                                  : page_out(entry(page), wait);
+  auto* draining = page->draining
+      ? static_cast<Draining*>(page)
+      : page_out(entry(page), wait, /*is_needed=*/true);
   if (draining) {
     books_.draining.hand_over(*draining, freed);
   }

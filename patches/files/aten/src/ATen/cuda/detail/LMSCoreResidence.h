@@ -47,7 +47,8 @@ class Residence {
 
   // Leaves the bytes on the host; the memory drains. Null, with the page as it
   // was, if a wait is needed or the bytes cannot be evicted.
-  Draining* page_out(PageEntry* page, HostMemory::Wait& wait);
+  // `is_needed`: its memory, now.
+  Draining* page_out(PageEntry* page, HostMemory::Wait& wait, bool is_needed);
   // Gives up the memory, at once: that of a page, or memory that drains. False
   // if a wait is needed or the bytes cannot be evicted.
   bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
@@ -94,7 +95,7 @@ class Residence {
   Event copy_out(PageEntry* page, const HostPieces* host);
   void write_back(PageEntry* page, HostPieces host, Event end);
   void drop_clean(PageEntry* page);
-  bool is_given_up(PageEntry* page);
+  bool is_given_up(PageEntry* page, bool is_needed);
   Draining& leave(PageEntry* page, Events events, PageEntry::State state);
 
   Books& books_;

@@ -40,6 +40,11 @@ inline size_t bytes_until_drained(const Page& page, uint64_t drained) {
   return page.drained_at > drained ? page.drained_at - drained : 0;
 }
 
+// See Request::patience.
+inline bool may_wait_for(const Page& page, const Request& request) {
+  return bytes_until_drained(page, request.drained) <= request.patience;
+}
+
 // Note [Bounded search]
 // ~~~~~~~~~~~~~~~~~~~~~
 // A search of all memory takes time in proportion to the number of blocks, and

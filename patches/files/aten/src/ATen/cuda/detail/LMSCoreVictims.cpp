@@ -69,6 +69,7 @@ void Victims::evict(size_t unmanaged) {
     used_ -= it.bytes;
     if (farthest.begin / cycle_.length() == 1) {
       it.is_evicted = true;
+      it.away = static_cast<uint32_t>(now_ - farthest.begin);
       has_victims_ = true;
     }
     if (farthest.end == kNever) {

@@ -43,6 +43,7 @@ struct Launched {
   uint64_t name = 0; // hash of its name
   Trace::Span span; // of a trace that is being recorded
   std::shared_ptr<Recipe> recipe; // null: it is not kept
+  uint64_t signature = 0; // see Recipe::signature
   c10::ArrayRef<c10::IValue> results;
 };
 

@@ -191,7 +191,7 @@ void Device::finish_operator(
       trace->add_operator(operator_, launched.span);
     }
     if (C10_UNLIKELY(recipes_.are_kept())) {
-      operator_.clock = world_.times().clock();
+      recipes_.tell_times(operator_, launched.signature);
     }
     if (launched.recipe) {
       recipes_.end(launched.recipe, launched.results);

@@ -43,16 +43,11 @@ void Recipes::end(
   }
 }
 
-Recipes::Timing Recipes::begin_timing(const Recipe& recipe) {
+Recipes::Timing Recipes::begin_timing(uint64_t signature) {
   Timing timing;
   {
     const Lock lock(device_.mutex());
-    collect_times();
-    if (times_.size() > kMostTimes) {
-      times_.clear();
-    }
-    if (pending_.size() >= kMostPending ||
-        times_[recipe.signature()].wanted == 0) {
+    if (!durations_.is_wanted(signature)) {
       return timing;
     }
     timing.waits = device_.world().waits();
@@ -62,7 +57,7 @@ Recipes::Timing Recipes::begin_timing(const Recipe& recipe) {
   return timing;
 }
 
-void Recipes::end_timing(const Recipe& recipe, Timing timing) {
+void Recipes::end_timing(uint64_t signature, Timing timing) {
   if (!timing.begin) {
     return;
   }
@@ -71,20 +66,7 @@ void Recipes::end_timing(const Recipe& recipe, Timing timing) {
   const Lock lock(device_.mutex());
   // If the stream waited, for memory most often, it was not the operator alone.
   if (timing.waits == device_.world().waits()) {
-    --times_[recipe.signature()].wanted;
-    pending_.push_back(
-        {recipe.signature(), std::move(timing.begin), std::move(end)});
-  }
-}
-
-void Recipes::collect_times() {
-  while (!pending_.empty() && has_happened(pending_.front().end)) {
-    const Span& span = pending_.front();
-    const double us = microseconds_between(span.begin, span.end);
-    const auto ns = std::max<uint64_t>(1, static_cast<uint64_t>(1000 * us));
-    uint64_t& least = times_[span.signature].ns;
-    least = least == 0 ? ns : std::min(least, ns);
-    pending_.pop_front();
+    durations_.add(signature, std::move(timing.begin), std::move(end));
   }
 }
 
@@ -121,12 +103,9 @@ bool Recipes::gather(const Value& value, Needs& needs) {
   if (!value.recipe || ++needs.steps > kMostSteps) {
     return false;
   }
-  const auto time = times_.find(value.recipe->signature());
-  if (time == times_.end() || time->second.ns == 0) {
-    needs.is_timed = false;
-  } else {
-    needs.ns += time->second.ns;
-  }
+  const uint64_t ns = durations_.of(value.recipe->signature());
+  needs.ns += ns;
+  needs.is_timed = needs.is_timed && ns > 0;
   for (const Recipe::Argument& argument : value.recipe->tensors()) {
     const ValuePtr& source = argument.value;
     if (!source->holder) {
@@ -147,16 +126,22 @@ bool Recipes::gather(const Value& value, Needs& needs) {
   return true;
 }
 
-// Of a copy to the host, as far as is known.
-uint64_t Recipes::copy_ns(size_t bytes) {
+// Of a copy to the host, per byte, as far as is known.
+double Recipes::copy_ns() {
   constexpr double kNsPerByte = 1.0 / 12; // of PCIe 3.0, until one has ended
   const auto& copies = device_.world().times().totals().at(
       static_cast<size_t>(Activity::kPageOut));
   const auto copied = device_.pager().books.stats.paged_out.bytes;
-  const double per_byte = copies.us > 0 && copied > 0
+  return copies.us > 0 && copied > 0
       ? 1000 * copies.us / static_cast<double>(copied)
       : kNsPerByte;
-  return static_cast<uint64_t>(per_byte * static_cast<double>(bytes));
+}
+
+void Recipes::tell_times(Operator& op, uint64_t signature) {
+  op.clock = device_.world().times().clock();
+  op.clock.copy_ns = copy_ns();
+  op.ns = static_cast<uint32_t>(std::min<uint64_t>(
+      durations_.of(signature), std::numeric_limits<uint32_t>::max()));
 }
 
 // What it takes to make the page; false if it may not be dropped.
@@ -168,9 +153,12 @@ bool Recipes::may_drop(const ManagedStorage& page, Needs& needs) {
 
 uint32_t Recipes::gain_by(const Needs& needs, size_t bytes) {
   constexpr uint64_t kMost = std::numeric_limits<uint8_t>::max();
-  return needs.is_timed
-      ? static_cast<uint32_t>(std::min(kMost, copy_ns(bytes) / needs.ns))
-      : 0;
+  if (!needs.is_timed) {
+    return 0;
+  }
+  const double copy = copy_ns() * static_cast<double>(bytes);
+  return static_cast<uint32_t>(
+      std::min(kMost, static_cast<uint64_t>(copy) / needs.ns));
 }
 
 uint32_t Recipes::gain(const ManagedStorage& page) {

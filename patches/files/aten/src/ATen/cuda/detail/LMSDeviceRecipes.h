@@ -1,19 +1,18 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSCoreHandles.h>
+#include <ATen/cuda/detail/LMSCudaDurations.h>
 #include <ATen/cuda/detail/LMSOperatorRecipe.h>
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace at::cuda::lms {
 
 class Device;
+struct Operator;
 
 // Which bytes of a device can be made again, which have been dropped, and
 // making them (Note [Recipes]).
@@ -41,14 +40,15 @@ class Recipes {
   void end(
       const std::shared_ptr<Recipe>& recipe,
       c10::ArrayRef<c10::IValue> results);
-  // Timed events on both sides of an operator. `begin` is null if its time is
-  // known by now.
+  // Tells the policy how the time goes. With the mutex.
+  void tell_times(Operator& op, uint64_t signature);
+  // Times an operator. `begin` is null if its time is known by now.
   struct Timing {
     Event begin;
     uint64_t waits = 0; // of streams until then
   };
-  Timing begin_timing(const Recipe& recipe);
-  void end_timing(const Recipe& recipe, Timing timing);
+  Timing begin_timing(uint64_t signature);
+  void end_timing(uint64_t signature, Timing timing);
 
   // --- without the mutex ---
 
@@ -96,9 +96,6 @@ class Recipes {
  private:
   static constexpr int kMostSteps = 6; // to make one page
   static constexpr int kMostChained = 8; // pages, each made from the next
-  static constexpr int kMeasured = 4; // times
-  static constexpr size_t kMostTimes = 1 << 16; // then they are forgotten
-  static constexpr size_t kMostPending = 1024; // times not known yet
 
   struct Needs {
     std::vector<ValuePtr> sources;
@@ -112,32 +109,19 @@ class Recipes {
   bool gather(const Value& value, Needs& needs);
   bool may_drop(const ManagedStorage& page, Needs& needs);
   uint32_t gain_by(const Needs& needs, size_t bytes);
-  uint64_t copy_ns(size_t bytes);
+  double copy_ns();
   torch::jit::Stack run(const Value& value);
   c10::Storage storage_of(const ValuePtr& value);
   void let_go_of_sources(ManagedStorage* page);
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> dependents_of(
       const ManagedStorage& source);
-  void collect_times();
   static int steps_to_make(const Value& value);
   static void lose(Value& value);
-
-  struct Span {
-    uint64_t signature;
-    Event begin;
-    Event end;
-  };
 
   Device& device_;
   std::atomic<bool> are_any_{false}; // for ever
   std::atomic<size_t> dropped_{0};
-  // Of operators, by signature: the least of a few.
-  struct Time {
-    uint64_t ns = 0; // 0: not known yet
-    int wanted = kMeasured;
-  };
-  std::unordered_map<uint64_t, Time> times_;
-  std::deque<Span> pending_; // of times, in order
+  Durations durations_; // of operators, by Recipe::signature or like it
   // Kept for others, needed no more; to be let go without the mutex.
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> orphans_;
   std::atomic<bool> has_orphans_{false};

@@ -10,6 +10,7 @@
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -79,19 +80,18 @@ class OperatorScope {
       return;
     }
     recipe_ = Recipe::begin(op, below, arguments, pinned_);
-    if (recipe_) {
-      timing_ = device.recipes().begin_timing(*recipe_);
-    }
+    signature_ = recipe_ ? recipe_->signature() : sign();
+    timing_ = device.recipes().begin_timing(signature_);
   }
 
   // The operator is launched.
   void end() {
     Trace::end(span_);
-    if (C10_UNLIKELY(recipe_ != nullptr)) {
-      pinned_.front().first->recipes().end_timing(*recipe_, timing_);
-      if (!recipe_->end_drawing()) {
-        recipe_ = nullptr;
-      }
+    if (C10_UNLIKELY(timing_.begin != nullptr)) {
+      pinned_.front().first->recipes().end_timing(signature_, timing_);
+    }
+    if (C10_UNLIKELY(recipe_ != nullptr) && !recipe_->end_drawing()) {
+      recipe_ = nullptr;
     }
   }
 
@@ -117,7 +117,7 @@ class OperatorScope {
           pins,
           take_device(touched, device->index()),
           current_stream(device->index()),
-          {name_, span_, is_its_own ? recipe_ : nullptr, results});
+          {name_, span_, is_its_own ? recipe_ : nullptr, signature_, results});
     }
     if (span_.begin) {
       Trace::write_completed();
@@ -133,7 +133,17 @@ class OperatorScope {
   const uint64_t name_;
   PinsByDevice pinned_;
   Trace::Span span_;
+  // Of an operator without a recipe, by what it has pinned.
+  uint64_t sign() const {
+    size_t hash = name_;
+    for (const Pin& pin : pinned_.front().second) {
+      hash = c10::hash_combine(hash, pin.record->bytes);
+    }
+    return hash;
+  }
+
   std::shared_ptr<Recipe> recipe_;
+  uint64_t signature_ = 0;
   Recipes::Timing timing_;
 };
 

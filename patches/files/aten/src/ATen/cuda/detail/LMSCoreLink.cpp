@@ -1,0 +1,168 @@
+#include <ATen/cuda/detail/LMSCoreLink.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace at::cuda::lms {
+
+// --- free time ---
+
+FreeTime::FreeTime(const std::vector<uint32_t>& ns)
+    : free_(ns.begin(), ns.end()), sums_(ns.size() + 1) {
+  for (size_t i = 1; i < sums_.size(); ++i) {
+    sums_[i] += free_[i - 1];
+    if (const size_t up = i + (i & -i); up < sums_.size()) {
+      sums_[up] += sums_[i];
+    }
+  }
+}
+
+uint64_t FreeTime::sum_before(uint64_t position) const {
+  uint64_t sum = 0;
+  for (; position > 0; position -= position & -position) {
+    sum += sums_[position];
+  }
+  return sum;
+}
+
+uint64_t FreeTime::sum(uint64_t begin, uint64_t length) const {
+  const uint64_t n = free_.size();
+  length = std::min(length, n);
+  begin %= n;
+  const uint64_t end = begin + length;
+  return end <= n ? sum_before(end) - sum_before(begin)
+                  : sum_before(n) - sum_before(begin) + sum_before(end - n);
+}
+
+void FreeTime::take(uint64_t position, uint64_t ns) {
+  free_[position] -= ns;
+  for (uint64_t i = position + 1; i < sums_.size(); i += i & -i) {
+    sums_[i] -= ns;
+  }
+}
+
+void FreeTime::take_first(uint64_t begin, uint64_t length, uint64_t ns) {
+  const uint64_t n = free_.size();
+  length = std::min(length, n);
+  for (uint64_t i = 0; i < length && ns > 0; ++i) {
+    const uint64_t position = (begin + i) % n;
+    const uint64_t taken = std::min(ns, free_[position]);
+    if (taken > 0) {
+      take(position, taken);
+      ns -= taken;
+    }
+  }
+}
+
+uint64_t FreeTime::last(uint64_t begin, uint64_t length, uint64_t ns) const {
+  const uint64_t n = free_.size();
+  length = std::min(length, n);
+  for (uint64_t i = 1; i <= length; ++i) {
+    const uint64_t free = free_[(begin + length - i) % n];
+    if (free >= ns) {
+      return i;
+    }
+    ns -= free;
+  }
+  return length;
+}
+
+uint64_t FreeTime::take_last(uint64_t begin, uint64_t length, uint64_t ns) {
+  const uint64_t n = free_.size();
+  length = std::min(length, n);
+  const uint64_t count = last(begin, length, ns);
+  for (uint64_t i = 1; i <= count; ++i) {
+    const uint64_t position = (begin + length - i) % n;
+    const uint64_t taken = std::min(ns, free_[position]);
+    if (taken > 0) {
+      take(position, taken);
+      ns -= taken;
+    }
+  }
+  return count;
+}
+
+// --- the choice ---
+
+Link::Link(
+    Cycle& cycle,
+    const std::vector<int64_t>& resident,
+    size_t capacity,
+    double copy_ns)
+    : cycle_(cycle),
+      resident_(resident),
+      capacity_(static_cast<int64_t>(capacity)),
+      copy_ns_(copy_ns),
+      out_(cycle.ns),
+      in_(cycle.ns) {}
+
+void Link::run() {
+  std::vector<uint32_t> evicted;
+  for (uint32_t i = 0; i < cycle_.count(); ++i) {
+    Interval& it = cycle_.intervals[i];
+    it.is_copied = it.is_evicted && it.gain == 0;
+    if (it.is_copied) {
+      copy(it);
+    } else if (it.is_evicted && it.gain < kMostCopied) {
+      evicted.push_back(i);
+    }
+  }
+  // The dearest first, and of those what is away for longest.
+  std::sort(evicted.begin(), evicted.end(), [&](uint32_t one, uint32_t other) {
+    const auto key = [&](uint32_t number) {
+      const Interval& it = cycle_.intervals[number];
+      return std::tuple(it.gain, ~it.length, number);
+    };
+    return key(one) < key(other);
+  });
+  for (const uint32_t number : evicted) {
+    Interval& it = cycle_.intervals[number];
+    it.is_copied = has_time(it);
+    if (it.is_copied) {
+      copy(it);
+    }
+  }
+}
+
+Link::Window Link::out(const Interval& it) {
+  return {uint64_t{it.begin} + 1, it.away};
+}
+
+Link::Window Link::in(const Interval& it) {
+  const uint64_t end = uint64_t{it.begin} + it.length;
+  const uint64_t begin = uint64_t{it.begin} + 1 + it.away;
+  return {begin, end - std::min(end, begin)};
+}
+
+uint64_t Link::ns(const Interval& it) const {
+  return static_cast<uint64_t>(copy_ns_ * static_cast<double>(it.bytes));
+}
+
+bool Link::has_time(const Interval& it) const {
+  const Window leaves = out(it);
+  const Window comes = in(it);
+  if (out_.sum(leaves.begin, leaves.length) < kSlack * ns(it) ||
+      in_.sum(comes.begin, comes.length) < kSlack * ns(it)) {
+    return false;
+  }
+  const uint64_t count = in_.last(comes.begin, comes.length, ns(it));
+  return resident_.maximum(comes.begin + comes.length - count, count) +
+      static_cast<int64_t>(it.bytes) <=
+      capacity_;
+}
+
+void Link::copy(const Interval& it) {
+  const Window leaves = out(it);
+  out_.take_first(leaves.begin, leaves.length, ns(it));
+  if (it.length == 0) {
+    return; // it does not come back
+  }
+  const Window comes = in(it);
+  const uint64_t count = in_.take_last(comes.begin, comes.length, ns(it));
+  resident_.add(
+      comes.begin + comes.length - count,
+      count,
+      static_cast<int64_t>(it.bytes));
+}
+
+} // namespace at::cuda::lms

@@ -1,0 +1,113 @@
+// Unit tests of the link's free time, and of what is copied in it.
+
+#include <ATen/cuda/detail/LMSCoreLink.h>
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+TEST(FreeTime, IsTakenFromBothEnds) {
+  FreeTime time({10, 10, 10, 10});
+  EXPECT_EQ(time.sum(0, 4), 40u);
+  EXPECT_EQ(time.sum(3, 2), 20u); // around
+  EXPECT_EQ(time.sum(1, 100), 40u); // no more than there is
+  time.take_first(1, 3, 15);
+  EXPECT_EQ(time.sum(1, 1), 0u);
+  EXPECT_EQ(time.sum(2, 2), 15u);
+  EXPECT_EQ(time.last(1, 3, 12), 2u);
+  EXPECT_EQ(time.take_last(1, 3, 12), 2u);
+  EXPECT_EQ(time.sum(1, 3), 3u);
+  EXPECT_EQ(time.take_last(3, 2, 10), 1u); // around: all of position 0
+  EXPECT_EQ(time.sum(0, 1), 0u);
+  time.take_first(0, 4, 100); // there is no more
+  EXPECT_EQ(time.sum(0, 4), 0u);
+}
+
+constexpr uint32_t kOperators = 20;
+constexpr uint32_t kNs = 100; // of each
+constexpr size_t kCapacity = 1000; // bytes
+
+// Evicted pages of 100 bytes, whose copies take 100 ns.
+class TheLink : public testing::Test {
+ protected:
+  TheLink() : resident(kOperators, 0) {
+    cycle.ns.assign(kOperators, kNs);
+  }
+
+  // Used at `begin`, in the way `away` operators later, used again at `end`.
+  void add(uint32_t begin, uint32_t away, uint32_t end, uint8_t gain) {
+    Interval it;
+    it.begin = begin;
+    it.away = away;
+    it.length = end - begin;
+    it.gain = gain;
+    it.is_evicted = true;
+    it.bytes = 100;
+    cycle.intervals.push_back(it);
+  }
+  std::vector<bool> copied() {
+    Link(cycle, resident, kCapacity, /*copy_ns=*/1).run();
+    std::vector<bool> copied;
+    for (const Interval& it : cycle.intervals) {
+      copied.push_back(it.is_copied);
+    }
+    return copied;
+  }
+
+  Cycle cycle;
+  std::vector<int64_t> resident;
+};
+
+TEST_F(TheLink, CopiesTheDearestWhileThereIsTime) {
+  add(0, 4, 10, /*gain=*/9);
+  add(0, 4, 10, /*gain=*/3);
+  add(0, 4, 10, /*gain=*/5);
+  add(0, 4, 10, /*gain=*/7); // 100 ns of 400 are left: no slack
+  EXPECT_EQ(copied(), (std::vector<bool>{false, true, true, true}));
+}
+
+TEST_F(TheLink, CopiesWhatIsAwayForLongest) {
+  add(0, 2, 10, /*gain=*/5);
+  add(0, 2, 15, /*gain=*/5);
+  EXPECT_EQ(copied(), (std::vector<bool>{false, true}));
+}
+
+TEST_F(TheLink, HasToBeDoneBeforeTheMemoryIsNeeded) {
+  add(0, 1, 15, /*gain=*/5);
+  EXPECT_EQ(copied(), (std::vector<bool>{false}));
+}
+
+TEST_F(TheLink, HasToBringThePageBackInTime) {
+  add(0, 5, 7, /*gain=*/5); // one operator in between
+  EXPECT_EQ(copied(), (std::vector<bool>{false}));
+}
+
+TEST_F(TheLink, NeedsRoomForWhatComesBack) {
+  add(0, 4, 10, /*gain=*/5);
+  resident[9] = kCapacity - 99;
+  EXPECT_EQ(copied(), (std::vector<bool>{false}));
+  resident[9] = kCapacity - 100;
+  EXPECT_EQ(copied(), (std::vector<bool>{true}));
+}
+
+TEST_F(TheLink, CopiesFirstWhatCannotBeMadeAgain) {
+  add(0, 2, 10, /*gain=*/5);
+  add(0, 2, 10, /*gain=*/0);
+  EXPECT_EQ(copied(), (std::vector<bool>{false, true}));
+}
+
+TEST_F(TheLink, LeavesAloneWhatIsMadeInNoTime) {
+  add(0, 4, 10, /*gain=*/200);
+  EXPECT_EQ(copied(), (std::vector<bool>{false}));
+}
+
+TEST_F(TheLink, GoesAround) {
+  add(18, 6, 30, /*gain=*/5);
+  EXPECT_EQ(copied(), (std::vector<bool>{true}));
+}
+
+} // namespace
