@@ -51,9 +51,11 @@ void gather(const IValue& value, bool writes, TouchedList& out) {
   }
 }
 
+// Forward.
 bool is_batch_norm(const c10::FunctionSchema& schema) {
   return starts_with(schema.name(), "aten::") &&
-      schema.name().find("batch_norm") != std::string::npos;
+      schema.name().find("batch_norm") != std::string::npos &&
+      schema.argumentIndexWithName("training");
 }
 
 } // namespace
@@ -63,12 +65,13 @@ bool declares_writes(const c10::FunctionSchema& schema) {
   if (!starts_with(name, "aten::") && !starts_with(name, "prims::")) {
     return false;
   }
-  for (const char* silent : {"_rnn", "rrelu_with_noise", "_copy_from"}) {
+  for (const char* silent :
+       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
     if (name.find(silent) != std::string::npos) {
       return false;
     }
   }
-  return !is_batch_norm(schema);
+  return true;
 }
 
 bool is_updated_only(
@@ -80,21 +83,20 @@ bool is_updated_only(
     return false;
   }
   const auto training = schema.argumentIndexWithName("training");
-  return !training || arguments[static_cast<size_t>(*training)].toBool();
+  return training && arguments[static_cast<size_t>(*training)].toBool();
 }
 
 TouchedList touched_by_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> values) {
   TouchedList touched;
-  const bool declared = declares_writes(schema) || is_batch_norm(schema);
+  const bool declared = declares_writes(schema);
+  const bool is_norm = !declared && is_batch_norm(schema);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    gather(
-        values[i],
-        !declared || (alias && alias->isWrite()) ||
-            is_updated_only(schema, values, i),
-        touched);
+    const bool silently =
+        is_norm ? is_updated_only(schema, values, i) : !declared;
+    gather(values[i], silently || (alias && alias->isWrite()), touched);
   }
   return touched;
 }
