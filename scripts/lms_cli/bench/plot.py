@@ -15,6 +15,7 @@ COLOURS = {
     "ideal": "#333333",
     "lms": "#2f6db5",
     "lms_copies": "#8fb4dd",
+    "lms_deterministic": "#1f4a7d",
     "original": "#9bbfe3",
     "save_on_cpu": "#d0743c",
     "checkpoint": "#4f9d5b",

@@ -197,6 +197,10 @@ def _line(row: tuple[str, ...]) -> str:
     return f"| {' | '.join(row)} |"
 
 
+def _unusual(entry: catalogue.Workload | catalogue.Rival) -> str:
+    return "" if entry.usual else " (only if named)"
+
+
 def show_catalogue() -> None:
     """Print what can be chosen."""
     from rich.console import Console
@@ -204,10 +208,9 @@ def show_catalogue() -> None:
 
     entries = {
         "workload": [
-            (w.name, f"{w.description}; batch {w.batch}" + ("" if w.usual else " (only if named)"))
-            for w in catalogue.WORKLOADS
+            (w.name, f"{w.description}; batch {w.batch}{_unusual(w)}") for w in catalogue.WORKLOADS
         ],
-        "rival": [(rival.name, rival.description) for rival in catalogue.RIVALS],
+        "rival": [(r.name, f"{r.description}{_unusual(r)}") for r in catalogue.RIVALS],
         "card": [
             (name, f"{cards.card(name)['memory'] / GIB:,.0f} GiB of its own")
             for name in cards.names()

@@ -28,7 +28,10 @@ def configure_parser(subparsers: Any) -> None:
         help="repeatable (default: all, with their usual batch)",
     )
     parser.add_argument(
-        "--rival", action="append", metavar="NAME", help="repeatable (default: all)"
+        "--rival",
+        action="append",
+        metavar="NAME",
+        help="repeatable (default: all but lms_deterministic)",
     )
     parser.add_argument(
         "--ratio",
@@ -123,7 +126,7 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
     from lms_cli.errors import UsageError
 
     workloads = args.workload or [entry.name for entry in catalogue.WORKLOADS if entry.usual]
-    rivals = args.rival or [entry.name for entry in catalogue.RIVALS]
+    rivals = args.rival or [entry.name for entry in catalogue.RIVALS if entry.usual]
     for name in rivals:
         cells.named("rival", name)
     ratios = args.ratio or list(cells.RATIOS)
