@@ -1,5 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreTrial.h>
 
+#include <utility>
+
 namespace at::cuda::lms {
 
 Trial::Verdict Trial::follow(
@@ -8,8 +10,12 @@ Trial::Verdict Trial::follow(
     uint64_t gains,
     const Clock& clock) {
   const uint64_t settling = makes_again_ ? cycle : kSettling * cycle;
-  if (is_over_ || now < begun_at_ + settling) {
+  if (now < begun_at_ + settling) {
     return Verdict::kGoOn;
+  }
+  if (is_over_) {
+    return std::exchange(is_plan_stale_, false) ? Verdict::kPlanAnew
+                                                : Verdict::kGoOn;
   }
   switch (phase_) {
     case Phase::kSettling:
@@ -40,7 +46,8 @@ Trial::Verdict Trial::follow(
 Trial::Verdict Trial::judge(double took_us, double stalled_us, uint64_t gains) {
   if (makes_again_) {
     is_over_ = true;
-    makes_again_ = took_us < copying_us_ + copying_us_ / kMostLost;
+    makes_again_ = took_us < copying_us_ - copying_us_ / kLeastSaved;
+    is_plan_stale_ = !makes_again_;
     return makes_again_ ? Verdict::kGoOn : Verdict::kPlanAnew;
   }
   if (gains > 0 && stalled_us > took_us / kMostStalled) {

@@ -46,10 +46,10 @@ class Trial {
   }
 
  private:
-  // Less of a cycle than 1 / kMostStalled is no reason to try. Making bytes
-  // again may take 1 / kMostLost longer: it leaves the link to others.
+  // Less of a cycle than 1 / kMostStalled is no reason to try, and to save less
+  // than 1 / kLeastSaved of it is none to make bytes again: cycles differ.
   static constexpr double kMostStalled = 50;
-  static constexpr double kMostLost = 200;
+  static constexpr double kLeastSaved = 100;
   // The first cycles of a plan still have pages that are where the last one
   // left them.
   static constexpr uint64_t kSettling = 2;
@@ -71,6 +71,9 @@ class Trial {
 
   bool makes_again_ = false;
   bool is_over_ = false;
+  // The plan that only copies was made of a cycle in which bytes were made
+  // again, which takes memory.
+  bool is_plan_stale_ = false;
   int tries_ = 0; // plans that make bytes again
   uint64_t begun_at_ = 0; // the operator
   uint64_t planned_gains_ = 0;

@@ -10,7 +10,8 @@ bool Durations::is_wanted(uint64_t signature) {
   if (all_.size() > kMost) {
     all_.clear();
   }
-  return pending_.size() < kMostPending && all_[signature].wanted > 0;
+  Duration& one = all_[signature];
+  return pending_.size() < kMostPending && one.wanted > 0 && one.tries-- > 0;
 }
 
 void Durations::add(uint64_t signature, Event begin, Event end) {
