@@ -31,7 +31,7 @@ def configure_parser(subparsers: Any) -> None:
         "--rival",
         action="append",
         metavar="NAME",
-        help="repeatable (default: all but lms_deterministic)",
+        help="repeatable (default: all that --list does not mark)",
     )
     parser.add_argument(
         "--ratio",
