@@ -4,10 +4,11 @@
     pip install --find-links wheels torch_lms
     python docs/benchmarks/gpu.py --out results
 
-Three parts, `--part` chooses: the engine's tests on the GPU (`tests.log`), what LMS costs an
-operator, and cells of `lms bench` in real time. A cell trains a workload with a rival in a process
-of its own, within the ideal run's memory over a ratio. Each part is written to OUT/results.md, and
-each cell to OUT/cells.jsonl, as soon as it is done.
+Four parts, `--part` chooses: the engine's tests on the GPU (`tests.log`); whether what is made
+again has the same bits, over PyTorch's operators and the workloads; what LMS costs an operator; and
+cells of `lms bench` in real time. A cell trains a workload with a rival in a process of its own,
+within the ideal run's memory over a ratio. Each part is written to OUT/results.md, and each cell to
+OUT/cells.jsonl, as soon as it is done.
 """
 
 from __future__ import annotations
@@ -31,11 +32,18 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from lms_bench import catalogue  # noqa: E402
 from lms_bench.run_cell import first_line, lms_statistics  # noqa: E402
 
-PARTS = ("tests", "operators", "cells")
+PARTS = ("tests", "bits", "operators", "cells")
 # They build C++ programs and check other things than what runs on the device.
 NOT_OF_THE_DEVICE = ("test_sanitizers.py", "test_unit.py", "test_trace.py")
 WORKLOADS = ("bert-large", "gpt2-xl", "resnet152", "vit-l16", "unet3d")
 RIVALS = ("lms", "lms_copies", "checkpoint", "save_on_cpu")
+OPERATOR_DATABASE = ROOT / "tests" / "simcuda" / "opdb.py"
+MADE_AGAIN = "made again: "  # as its messages begin
+BITS_OF_TYPES = ("float32", "bfloat16")
+# Memory that nobody writes.
+UNWRITTEN = {f"aten::_scaled_dot_product_flash_attention, result {number}" for number in (6, 7)}
+# Of which every value that can be is made again and compared: with the batch.
+BITS_OF_WORKLOADS = {"resnet152": 16, "unet3d": 1, "vit-l16": 4, "bert-large": 2, "gpt2-xl": 1}
 RATIOS = (1.5, 2.0)
 MIB = 1 << 20
 GIB = 1 << 30
@@ -61,13 +69,18 @@ def main() -> int:
     args = parser.parse_args()
     if args.child is not None:
         given = json.loads(args.child)
-        print(json.dumps(run_cell(**given) if given else machine()))
+        print(json.dumps(CHILDREN[given.pop("does")](**given)))
         return 0
     if not args.out:
         parser.error("--out FOLDER: where shall the results go?")
     args.out.mkdir(parents=True, exist_ok=True)
-    write(args.out, [json.loads(child(__file__, "--child", "{}"))])
-    makers = {"tests": run_tests, "operators": measure_operators, "cells": measure_cells}
+    write(args.out, [json.loads(child(__file__, "--child", '{"does": "machine"}'))])
+    makers = {
+        "tests": run_tests,
+        "bits": compare_bits,
+        "operators": measure_operators,
+        "cells": measure_cells,
+    }
     passed = [makers[part](args) for part in args.part or PARTS]
     return 0 if all(passed) else 1
 
@@ -152,6 +165,105 @@ def run_tests(args: argparse.Namespace) -> bool:
     return running.returncode == 0
 
 
+def compare_bits(args: argparse.Namespace) -> bool:
+    """Makes again what can be, and names the operators whose bits differ."""
+    end = time.monotonic() + args.minutes * 60
+    environment = {**os.environ, "PYTORCH_LMS": "chaos", "OMP_NUM_THREADS": "1"}
+    shards = begin_operators(args.out, environment)
+    write(args.out, ["", "Made again and compared:", ""])
+    passed = [compare_workload(args.out, name, environment, end) for name in BITS_OF_WORKLOADS]
+    return end_operators(args.out, shards, end) and all(passed)
+
+
+def begin_operators(out: Path, environment: dict[str, str]) -> dict[Path, subprocess.Popen[bytes]]:
+    """Compares PyTorch's operators in processes that run side by side, by their reports."""
+    names = json.loads(child(__file__, "--child", '{"does": "operators"}'))
+    count = max(min(os.cpu_count() or 1, 14) // len(BITS_OF_TYPES), 1)
+    running = {}
+    for dtype in BITS_OF_TYPES:
+        for shard in range(count):
+            report = out / f"bits-{dtype}-{shard}.json"
+            command = [sys.executable, str(OPERATOR_DATABASE), "--verify", "--out", str(report)]
+            command += ["--dtype", dtype, "--operators", *names[shard::count]]
+            running[report] = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+    return running
+
+
+def end_operators(out: Path, running: dict[Path, subprocess.Popen[bytes]], end: float) -> bool:
+    """Waits for the processes, and writes what they found."""
+    count, differing, late = 0, set(), 0
+    for report, process in running.items():
+        try:
+            process.wait(max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            late += 1
+            continue
+        operators = json.loads(report.read_text())["operators"].values()
+        report.unlink()
+        count += sum(operator["compared"] for operator in operators)
+        for message in (operator["message"] for operator in operators):
+            if message.startswith(MADE_AGAIN):
+                differing |= set(message.removeprefix(MADE_AGAIN).split("; ")) - UNWRITTEN
+    found = "; ".join(sorted(differing)) or "nothing differs"
+    missing = f" ({late} of {len(running)} processes ran out of time)" if late else ""
+    write(out, [f"- {count:,} values in samples of PyTorch's operators: {found}{missing}"])
+    return not differing and not late
+
+
+def compare_workload(out: Path, name: str, environment: dict[str, str], end: float) -> bool:
+    """Of one workload every value that can be made again."""
+    given = {"does": "bits", "name": name, "batch": BITS_OF_WORKLOADS[name]}
+    command = [sys.executable, __file__, "--child", json.dumps(given)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=max(1, end - time.monotonic()),
+        )
+    except subprocess.TimeoutExpired:
+        write(out, [f"- {name}: out of time"])
+        return False
+    if done.returncode:
+        write(out, [f"- {name}: {(done.stderr.splitlines() or ['failed'])[-1]}"])
+        return False
+    found = json.loads(done.stdout.splitlines()[-1])
+    different = "; ".join(found["differing"]) or "nothing differs"
+    write(out, [f"- {found['compared']:,} values of {name}: {different}"])
+    return not found["differing"]
+
+
+def operators() -> list[str]:
+    """Of PyTorch's database."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return sorted({op.name for op in op_db})
+
+
+def compared(name: str, batch: int) -> dict[str, Any]:
+    """How many values of two steps of a workload were compared, and whose bits differ."""
+    import torch
+
+    torch.manual_seed(1)
+    torch.cuda.init()
+    torch.backends.cudnn.deterministic = True  # else convolutions are not made again
+    torch.ops.lms.set_verify(True)
+    training = catalogue.named("workload", catalogue.WORKLOADS, name).build(batch, "cuda")
+    for _ in range(2):
+        training.step()
+    torch.cuda.synchronize()
+    differing = sorted(set(torch.ops.lms.differing()) - UNWRITTEN)
+    return {"compared": torch.ops.lms.compared(), "differing": differing}
+
+
 def measure_operators(args: argparse.Namespace) -> bool:
     """What LMS costs an operator on the host."""
     write(args.out, ["", child(str(Path(__file__).with_name("operator_cost.py")))])
@@ -193,9 +305,10 @@ def cells(ratios: tuple[float, ...], rivals: tuple[str, ...]) -> Iterator[tuple[
 def cell(args: argparse.Namespace, workload: str, rival: str, limit: int) -> dict[str, Any]:
     """What one run in a process of its own took."""
     given = {"name": workload, "rival": rival, "limit": limit, "iterations": args.iterations}
+    command = [sys.executable, __file__, "--child", json.dumps({"does": "cell", **given})]
     variables = catalogue.named("rival", catalogue.RIVALS, rival).variables
     done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps(given)],
+        command,
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -288,6 +401,9 @@ def row(cells: list[str]) -> str:
     """Of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
+
+# What runs in a process of its own.
+CHILDREN = {"machine": machine, "operators": operators, "bits": compared, "cell": run_cell}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -108,13 +108,13 @@ WORKLOADS = (
 
 RIVALS = (
     Rival("ideal", "no LMS, on a device of unlimited memory", unlimited=True),
-    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=6),
+    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=8),
     Rival(
         "lms_deterministic",
         "Large Model Support with torch.backends.cudnn.deterministic",
         "deterministic",
         variables={"PYTORCH_LMS": "1"},
-        learning=6,
+        learning=8,
         usual=False,
     ),
     Rival(

@@ -1,11 +1,14 @@
 """Runs PyTorch's operator database on "cuda" and compares it with the CPU.
 
-    python opdb.py --out REPORT.json [--operators NAME...] [--dtype float32] [--shapes]
+    python opdb.py --out REPORT.json [--operators NAME...] [--dtype float32] [--shapes] [--verify]
 
 Run it with the environment of simcuda.environment(). Every sample of every operator is computed
 forward and backward on both devices from the same seed. The report says per operator whether they
 agree and gives a digest of everything that the device computed: two runs of the same torch on the
 same machine, say with and without LMS, must give the same digests.
+
+With --verify (and PYTORCH_LMS=chaos) LMS makes again what it could, and compares the bits: an
+operator in which some differ is in the report as one that differs.
 
 The operators run in a child process; when one ends it, the report says so and the next goes on.
 """
@@ -50,6 +53,7 @@ class Outcome:
     random: bool = False  # results depend on the seed: only sizes and types are compared
     digest: str = ""  # sha256 of outputs and gradients on the device
     message: str = ""
+    compared: int = 0  # values that were made again, with --verify
     unsimulated: int = 0  # kernels launched that nothing simulates; 0 on a real card
 
 
@@ -60,6 +64,7 @@ def main() -> int:
     parser.add_argument("--operators", nargs="*", default=[], help="only these names")
     parser.add_argument("--dtype", choices=DTYPES, help="instead of the first supported")
     parser.add_argument("--shapes", action="store_true", help="compare only types and sizes")
+    parser.add_argument("--verify", action="store_true", help="LMS makes bytes again and compares")
     parser.add_argument("--samples", type=int, default=1000, help="at most so many per operator")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
@@ -129,12 +134,26 @@ def work(arguments: argparse.Namespace) -> int:
 
     setattr(common_methods_invocations, "wrapper_set_seed", plain)  # noqa: B010
     warnings.simplefilter("ignore")
+    if arguments.verify:
+        torch.ops.lms.set_verify(True)
+    known: set[str] = set()  # operators whose bits differed
+    compared = 0
     chosen = [op for op in op_db if not arguments.operators or op.name in arguments.operators]
     for op in chosen[arguments.start :]:
         name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
         channel.write(f"BEGIN {name}\n")
         before = launches()
         outcome = run_operator(op, name, arguments)
+        if arguments.verify:
+            found = set(torch.ops.lms.differing()) - known
+            outcome.compared = torch.ops.lms.compared() - compared
+            if found:
+                outcome.status, outcome.message = (
+                    "differ",
+                    f"made again: {'; '.join(sorted(found))}",
+                )
+            known |= found
+            compared += outcome.compared
         outcome.unsimulated = launches() - before
         channel.write(f"OUTCOME {json.dumps(dataclasses.asdict(outcome))}\n")
         try:

@@ -417,12 +417,14 @@ class TestRecipes(TestCase):
         library = torch.library.Library("aten", "IMPL")
         library.impl("special_bessel_j0", moody, "CUDA")
         torch.ops.lms.set_verify(True)
+        before = torch.ops.lms.compared()
         with making(0):
             assert_same(torch.exp(data().cuda()) * 2, torch.exp(data()) * 2)
             assert torch.ops.lms.differing() == []
+            assert torch.ops.lms.compared() == before + 2
             x = data(4).cuda()
             assert_same(torch.special.bessel_j0(x), torch.ones(4))
-        assert torch.ops.lms.differing() == ["aten::special_bessel_j0"]
+        assert torch.ops.lms.differing() == ["aten::special_bessel_j0, result 0"]
         torch.ops.lms.set_verify(False)
 
 

@@ -347,6 +347,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("set_verify(bool verify) -> ()", [](bool verify) {
     Settings::get().set_verify(verify);
   });
+  m.def("compared() -> int", Recipes::compared);
   m.def("differing() -> str[]", Recipes::differing);
   m.def("get_recompute() -> bool", [] { return Settings::get().recompute(); });
   m.def("set_limit(int device, int bytes) -> ()", [](int64_t i, int64_t bytes) {

@@ -61,10 +61,14 @@ bool Flags::operator==(const Flags& other) const {
   return all(*this) == all(other);
 }
 
-void Flags::apply() const {
+void Flags::apply(const std::optional<Flags>& now) const {
   at::Context& context = at::globalContext();
-  context.setAllowTF32CuBLAS(tf32_cublas_);
-  context.setAllowTF32CuDNN(tf32_cudnn_);
+  if (!now || tf32_cublas_ != now->tf32_cublas_) {
+    context.setAllowTF32CuBLAS(tf32_cublas_);
+  }
+  if (!now || tf32_cudnn_ != now->tf32_cudnn_) {
+    context.setAllowTF32CuDNN(tf32_cudnn_);
+  }
   set_reduction(fp16_, [&context](auto... values) {
     context.setAllowFP16ReductionCuBLAS(values...);
   });

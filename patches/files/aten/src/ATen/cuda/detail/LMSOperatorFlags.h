@@ -17,8 +17,10 @@ class Flags {
   bool operator!=(const Flags& other) const {
     return !(*this == other);
   }
-  // Sets them for the process.
-  void apply() const;
+  // Sets them for the process, which has `now`. Whether TF32 is allowed has
+  // finer settings behind it since PyTorch 2.9, which setting it again would
+  // lose.
+  void apply(const std::optional<Flags>& now) const;
 
  private:
   bool tf32_cublas_ = false;
@@ -37,23 +39,25 @@ class Flags {
 // threads at once, it does not know which flags count, either.
 class FlagsScope {
  public:
-  explicit FlagsScope(const Flags& flags) : before_(Flags::now()) {
+  explicit FlagsScope(const Flags& flags)
+      : before_(Flags::now()), flags_(flags) {
     if (before_ == flags) {
       before_.reset();
     } else {
-      flags.apply();
+      flags.apply(before_);
     }
   }
   FlagsScope(const FlagsScope&) = delete;
   FlagsScope& operator=(const FlagsScope&) = delete;
   ~FlagsScope() {
     if (before_) {
-      before_->apply();
+      before_->apply(flags_);
     }
   }
 
  private:
   std::optional<Flags> before_;
+  Flags flags_;
 };
 
 } // namespace at::cuda::lms

@@ -42,6 +42,7 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::cat",
       "aten::constant_pad_nd",
       "aten::copy",
+      "aten::cudnn_batch_norm",
       "aten::elu",
       "aten::embedding",
       "aten::gather",
