@@ -4,6 +4,21 @@
 
 namespace at::cuda::lms {
 
+uint32_t Cycle::first_of_same(uint32_t number) const {
+  // Pages that are read more often between two writes are rare, and each of
+  // their intervals asks.
+  constexpr int kMostReads = 64;
+  for (int i = 0; i < kMostReads; ++i) {
+    const uint32_t previous = before[number];
+    if (intervals[number].is_after_write || previous == kNone ||
+        intervals[previous].is_evicted) {
+      break;
+    }
+    number = previous;
+  }
+  return number;
+}
+
 CycleReader::CycleReader(const History& history)
     : lag_(history.lag()),
       end_(history.now()),
@@ -63,6 +78,7 @@ void CycleReader::read_use(const History& history, uint32_t number) {
   Interval interval;
   interval.begin = cycle_.length() - 1;
   interval.bytes = slot.bytes;
+  interval.is_after_write = slot.writes != 0;
   if (slot.next == 0 && !slot.is_dead) {
     const uint64_t twin = next_ - lag_;
     if (history.has(twin) &&

@@ -16,10 +16,12 @@ struct Interval {
   bool is_endless = false; // neither is known
   bool is_evicted = false; // the plan's choice
   bool is_copied = true; // when it is evicted, not made again: as well
+  bool is_after_write = false; // the use before wrote to it
+  bool is_saved = false; // its page is written back while it stays: as well
   uint32_t away = 0; // operators after which its memory is needed then
   uint8_t gain = 0; // by making its bytes again, see Use
   size_t bytes = 0;
-  Page* page = nullptr; // on the host by the plan
+  Page* page = nullptr; // on the host by the plan, or to be saved
 };
 
 // One cycle of a sequence that goes on for ever. Positions are operators of the
@@ -43,6 +45,10 @@ struct Cycle {
     return (position + 1 < length() ? starts[position + 1] : count()) -
         starts[position];
   }
+  // The interval that began when the page got the bytes that it has when this
+  // one ends, by a write or by a page-in.
+  uint32_t first_of_same(uint32_t number) const;
+
   // Intervals are also numbered through.
   uint32_t number(uint32_t position, uint32_t slot) const {
     return starts[position] + slot;

@@ -52,7 +52,7 @@ void History::append(const Operator& op) {
 void History::add_use(const Use& use, Hashes& hashes) {
   Page& page = *use.page;
   Entry& entry = entries_.back();
-  Slot slot(page.bytes);
+  Slot slot(page.bytes, use.writes);
   const bool is_known = page.last_use > 0 && page.last_slot >= dropped_slots_;
   if (is_known) {
     slot.previous = static_cast<uint32_t>(now_ - page.last_use);

@@ -55,15 +55,17 @@ class History {
   static constexpr size_t kMostBytes = size_t{160} << 20;
 
   struct Slot { // a use of a page
-    uint64_t bytes : 55;
+    uint64_t bytes : 54;
     uint64_t gain : 8; // until the next use, see Use
     uint64_t is_dead : 1;
+    uint64_t writes : 1;
     uint32_t previous = 0; // operators since the use before; 0: the first one
     uint32_t previous_slot = 0; // of that operator's
     uint32_t next = 0; // operators until the next use; 0: not yet, or none
     uint32_t end = 0; // slot of that operator's; operators until death if dead
 
-    explicit Slot(size_t bytes) : bytes(bytes), gain(0), is_dead(0) {}
+    Slot(size_t bytes, bool writes)
+        : bytes(bytes), gain(0), is_dead(0), writes(writes ? 1 : 0) {}
   };
   enum Likeness : size_t { kByName, kByAge, kLikenesses };
   using Hashes = std::array<uint64_t, kLikenesses>;

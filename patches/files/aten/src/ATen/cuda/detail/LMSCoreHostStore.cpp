@@ -28,7 +28,7 @@ HostPieces HostStore::allocate(size_t bytes, HostMemory::Wait& wait) {
 void HostStore::free(PageEntry* page) {
   world_.free_on_host(
       std::exchange(page->host, {}),
-      page->arrival ? page->arrival : page->write_back);
+      page->write_back ? page->write_back : page->arrival);
   page->write_back = nullptr;
 }
 

@@ -124,8 +124,13 @@ void Link::run() {
   }
 }
 
-Link::Window Link::out(const Interval& it) {
-  return {uint64_t{it.begin} + 1, it.away};
+// From the write of its bytes on: see Note [Writing back early].
+Link::Window Link::out(const Interval& it) const {
+  const auto number = static_cast<uint32_t>(&it - cycle_.intervals.data());
+  const Interval& first = cycle_.intervals[cycle_.first_of_same(number)];
+  const uint32_t n = cycle_.length();
+  return {
+      uint64_t{first.begin} + 1, (it.begin + n - first.begin) % n + it.away};
 }
 
 Link::Window Link::in(const Interval& it) {

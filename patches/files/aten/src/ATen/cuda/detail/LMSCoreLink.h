@@ -71,7 +71,7 @@ class Link {
     uint64_t begin;
     uint64_t length;
   };
-  static Window out(const Interval& it);
+  Window out(const Interval& it) const;
   static Window in(const Interval& it);
   bool has_time(const Interval& it) const;
   void copy(const Interval& it);

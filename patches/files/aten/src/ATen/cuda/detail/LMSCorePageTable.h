@@ -43,7 +43,9 @@ struct PageEntry : Page {
   Event arrival; // the copy that brought the bytes is done
   // What a stream's time counts as that waits for it.
   Activity waits_for = Activity::kWaitForDemand;
-  Event write_back; // unless resident: the last copy of the bytes is done
+  // The last copy of the bytes to the host is done; null if they have come back
+  // since.
+  Event write_back;
   // Bytes sent to the host when the page-out was; tells page-outs apart.
   uint64_t written_back_at = 0;
 

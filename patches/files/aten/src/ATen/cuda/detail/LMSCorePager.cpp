@@ -14,6 +14,7 @@ void Pager::pin(PageEntry* page) {
 void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   actions_.evict.clear();
   actions_.drop.clear();
+  actions_.save.clear();
   actions_.fetch.clear();
   actions_.mark = 0;
   books.policy->on_operator(op, actions_);
@@ -33,6 +34,7 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
   sequel.eviction.add(actions.evict);
   reclaimer.let_drop(actions.drop, sequel.eviction);
   reclaimer.evict(sequel.eviction, sequel.freed);
+  save(actions.save);
   if (!actions.fetch.empty()) {
     books.progress.note_arrivals();
   }
@@ -46,6 +48,16 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
     if (entry(page)->state == PageEntry::State::kPagedOut) {
       sequel.ahead.push_back(entry(page));
       residence.add_own_pin(entry(page));
+    }
+  }
+}
+
+// As long as what must leave now would not wait for it.
+void Pager::save(const std::vector<Page*>& pages) {
+  for (Page* page : pages) {
+    if (books.progress.leaving() >= kMostSaving ||
+        (page->evictable && !page->clean && !residence.save(entry(page)))) {
+      break;
     }
   }
 }
@@ -75,6 +87,7 @@ void Pager::finish_plan(Draft& draft, Sequel& sequel) {
       const Lock lock(books.mutex);
       actions_.evict.clear();
       actions_.drop.clear();
+      actions_.save.clear();
       actions_.fetch.clear();
       goes_on = books.policy->advance(draft, actions_);
       obey(actions_, sequel); // at once: pages may die before the next part

@@ -72,7 +72,12 @@ class Pager {
   void wait_for_device(const Sequel& sequel) noexcept;
 
  private:
+  // Bytes on their way to the host while nothing more is written back early:
+  // the link is slower than planned.
+  static constexpr uint64_t kMostSaving = uint64_t{1} << 30;
+
   void obey(const Actions& actions, Sequel& sequel);
+  void save(const std::vector<Page*>& pages);
   void finish_plan(Draft& draft, Sequel& sequel);
 
   std::condition_variable arrived_; // a page is kArriving no more

@@ -25,6 +25,8 @@ namespace at::cuda::lms {
 //     is evicted.
 //  2. A page is evicted right after the use before, which spreads the
 //     copies and gives the room early.
+//     What is only read there is written back before: Note [Writing back
+//     early].
 //  3. It is copied, or dropped to be made again: Note [Copy or make again].
 //  4. When it comes back, if it is copied: as early as there is room up to its
 //  next use, given
@@ -44,8 +46,8 @@ class Plan {
   };
 
   // For pages that may take `capacity` bytes together. `copy_ns`: nanoseconds
-  // that a byte takes to the host; 0: nothing is made again.
-  Plan(Cycle cycle, size_t capacity, double copy_ns = 0);
+  // that a byte takes to the host. `makes_again`: where that is faster.
+  Plan(Cycle cycle, size_t capacity, double copy_ns, bool makes_again);
 
   uint32_t length() const {
     return cycle_.length();
@@ -91,6 +93,10 @@ class Plan {
         fetches_.data() + fetches_from_[position],
         fetches_.data() + fetches_from_[position + 1]};
   }
+  // Intervals whose pages are written back then, and stay.
+  const std::vector<uint32_t>& saves(uint32_t position) const {
+    return saves_[position];
+  }
 
  private:
   size_t typical() const;
@@ -102,6 +108,7 @@ class Plan {
   Cycle cycle_;
   std::vector<uint32_t> fetches_; // by position
   std::vector<uint32_t> fetches_from_; // by position, and the end
+  std::vector<std::vector<uint32_t>> saves_; // by position
   std::vector<char> is_due_; // by interval; empty if nothing moves
   size_t least_ = 0; // bytes of a page that may be evicted
   uint64_t gains_ = 0;

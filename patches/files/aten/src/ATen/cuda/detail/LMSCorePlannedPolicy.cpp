@@ -7,8 +7,9 @@ namespace at::cuda::lms {
 namespace {
 
 // A plan may use capacity * (1 - 1 / kReserve): free memory is never all in one
-// piece.
+// piece. Where bytes are made again, more is needed for the moment.
 constexpr size_t kReserve = 64;
+constexpr size_t kReserveToMake = 32;
 
 // How many operators have to match before a plan is made. The number is doubled
 // each time that a plan is dropped before a whole cycle has passed, up to
@@ -169,10 +170,12 @@ bool PlannedPolicy::is_plan_due() const {
 }
 
 void PlannedPolicy::begin_plan(Actions& actions) {
+  const bool makes_again = trial_.makes_again();
   draft_ = std::make_shared<PlanDraft>(
       history_,
-      capacity_ - capacity_ / kReserve,
-      trial_.makes_again() ? copy_ns_ : 0);
+      capacity_ - capacity_ / (makes_again ? kReserveToMake : kReserve),
+      copy_ns_,
+      makes_again);
   actions.draft = draft_;
   const uint64_t first = history_.now() - history_.lag() + 1;
   if (history_.uses_since(first) <= kMostAtOnce) {
@@ -182,7 +185,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
 
 void PlannedPolicy::PlanDraft::compute() {
   if (cycle.is_done() && !plan) {
-    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns);
+    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns, makes_again);
   }
 }
 
@@ -250,6 +253,9 @@ void PlannedPolicy::tell(Page* page, Actions& actions) {
   Interval& interval = plan_->at(number);
   foretell(interval, page->last_use, *page);
   const bool is_due = plan_->is_due(number);
+  if (interval.is_saved) {
+    interval.page = page;
+  }
   if (interval.is_evicted && !is_due) {
     evict(interval, page, actions); // it should have been by now
   } else if (is_due && !page->resident) {
@@ -310,6 +316,9 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     use.page->was_stray = false;
     wishes_.ask_no_more_for(*use.page); // it has come
     foretell(interval, history_.now(), *use.page);
+    if (interval.is_saved) {
+      interval.page = use.page;
+    }
     if (interval.is_evicted) {
       evict(interval, use.page, actions);
     }
@@ -319,6 +328,11 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
   }
   wishes_.ask_for_strays(history_.now() + kStrayDistance);
   ask_for_planned(position, kMostSteps + kStepsPerUse * op.uses.size());
+  for (const uint32_t number : plan_->saves(position)) {
+    if (Page* page = plan_->at(number).page) {
+      actions.save.push_back(page);
+    }
+  }
 }
 
 // For what comes back after the operator, and then for what is late, in so many

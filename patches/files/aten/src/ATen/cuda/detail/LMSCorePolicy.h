@@ -98,6 +98,7 @@ class Draft {
 struct Actions {
   std::vector<Page*> evict; // resident, not needed for long
   std::vector<Page*> drop; // as these, when their memory is needed
+  std::vector<Page*> save; // resident, to be written back while they stay
   std::vector<Page*> fetch; // paged out, needed soon; in order of need
   std::shared_ptr<Draft> draft; // to be finished before the next operator
   std::shared_ptr<void> dropped; // to be let go without the device's lock

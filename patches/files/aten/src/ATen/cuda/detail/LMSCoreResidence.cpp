@@ -118,6 +118,9 @@ void Residence::note_access(PageEntry* page, bool writes, Stream stream) {
   page->is_newly_made = false;
   page->gain = 0;
   if (writes) {
+    if (page->write_back && !world_.has_happened(page->write_back)) {
+      world_.wait(stream, {page->write_back}, Activity::kWaitForMemory);
+    }
     books_.host.drop(page);
   }
 }
@@ -144,6 +147,9 @@ Events Residence::uses_of(const PageEntry& page) {
   if (page.arrival && !page.is_used_at_home) {
     events.push_back(page.arrival);
   }
+  if (page.write_back) {
+    events.push_back(page.write_back);
+  }
   return events;
 }
 
@@ -160,6 +166,26 @@ Event Residence::copy_out(PageEntry* page, const HostPieces* host) {
     world_.wait_on_host(end); // because the original engine did
   }
   return end;
+}
+
+bool Residence::save(PageEntry* page) {
+  // What has to be waited for now is there later.
+  HostMemory::Wait none(/*is_allowed=*/false);
+  HostPieces host =
+      world_.allocate_on_host(page->bytes, HostMemory::Claim::kShare, none);
+  if (host.empty()) {
+    return false;
+  }
+  try {
+    Event end = copy_out(page, &host);
+    write_back(page, std::move(host), std::move(end));
+  } catch (const std::exception& error) {
+    world_.free_on_host(std::move(host), nullptr);
+    last_failure_ = world_.reason_of(error);
+    return false;
+  }
+  page->update();
+  return true;
 }
 
 Draining* Residence::page_out(
@@ -232,7 +258,9 @@ void Residence::write_back(PageEntry* page, HostPieces host, Event end) {
 void Residence::drop_clean(PageEntry* page) {
   // What reads the host copy must have read it before the copy's memory is
   // used again, also if the storage dies now.
-  page->write_back = page->arrival;
+  if (!page->write_back) {
+    page->write_back = page->arrival;
+  }
   books_.stats.dropped += 1;
   books_.stats.dropped_bytes += static_cast<int64_t>(page->bytes);
 }
@@ -304,6 +332,7 @@ void Residence::arrive(
   }
   page->arrival = world_.copy(copy);
   books_.progress.note_awaited(page->written_back_at);
+  page->write_back = nullptr;
   page->arrives_at = books_.progress.add_arrival(page->arrival);
   books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
   books_.stats.paged_in.add(page->bytes);
@@ -347,6 +376,7 @@ void Residence::put_back(
     Event end,
     Freed& freed) {
   page->arrival = std::move(end);
+  page->write_back = nullptr;
   page->waits_for = Activity::kWaitForMemory;
   page->is_newly_made = true;
   if (page->dead) { // since it began to be made

@@ -45,6 +45,9 @@ class Residence {
 
   // --- to the host ---
 
+  // Copies the bytes there while the page stays, so that to evict it takes no
+  // copy. False if it cannot be now.
+  bool save(PageEntry* page);
   // Leaves the bytes on the host; the memory drains. Null, with the page as it
   // was, if a wait is needed or the bytes cannot be evicted.
   // `is_needed`: its memory, now.

@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreVictims.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace at::cuda::lms {
 namespace {
@@ -11,13 +12,19 @@ constexpr uint64_t kDeath = 8;
 // would make it go where it is used again almost at once.
 constexpr uint64_t kMostGain = 16;
 constexpr uint64_t kNever = Page::kNever;
+constexpr uint64_t kFirst = kNever - 1; // sooner than what is used again
 
 } // namespace
 
-Victims::Victims(Cycle& cycle, size_t capacity, size_t least)
+Victims::Victims(
+    Cycle& cycle,
+    size_t capacity,
+    size_t least,
+    std::vector<char> is_free)
     : cycle_(cycle),
       capacity_(capacity),
       least_(least),
+      is_free_(std::move(is_free)),
       turn_(cycle.count(), kNever),
       is_out_(cycle.count(), 0),
       deaths_(cycle.length()) {
@@ -92,7 +99,10 @@ void Victims::begin(const Slots& slots) {
     if (it.bytes >= least_ && (it.is_endless || length > 1)) {
       const uint64_t weight =
           it.length > 0 ? std::clamp<uint64_t>(it.gain, 1, kMostGain) : kDeath;
-      idle_.push({it.is_endless ? kNever : now_ + weight * length, now_, i});
+      const uint64_t end = it.is_endless ? kNever
+          : is_free_[i]                  ? kFirst
+                                         : now_ + weight * length;
+      idle_.push({end, now_, i});
     }
   }
 }

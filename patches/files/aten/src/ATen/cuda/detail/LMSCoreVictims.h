@@ -16,8 +16,13 @@ class Victims {
  public:
   static constexpr int kCycles = 3; // the second one is the steady state
 
-  // `least`: bytes of a page that may be evicted.
-  Victims(Cycle& cycle, size_t capacity, size_t least);
+  // `least`: bytes of a page that may be evicted. `is_free`: by interval, to
+  // evict its page costs nothing.
+  Victims(
+      Cycle& cycle,
+      size_t capacity,
+      size_t least,
+      std::vector<char> is_free);
 
   // Marks the intervals in which a page is evicted, in the steady state. True
   // if there are any.
@@ -46,6 +51,7 @@ class Victims {
   Cycle& cycle_;
   const size_t capacity_;
   const size_t least_;
+  const std::vector<char> is_free_;
   std::priority_queue<Idle> idle_; // farthest next use first
   // Of each interval, when its present turn began, and whether its page is out.
   std::vector<uint64_t> turn_;

@@ -140,6 +140,7 @@ Trace* Device::trace() const noexcept {
 
 void Device::hold(ManagedStorage* record) {
   Event arrival;
+  Event write_back;
   if (!pin_for_good(record, arrival)) {
     try {
       page_in(record);
@@ -152,6 +153,7 @@ void Device::hold(ManagedStorage* record) {
     watch_no_more(record);
     Freed freed(pager_.books.contention);
     const Lock lock(mutex());
+    write_back = record->write_back;
     pager_.books.host.drop(record);
     if (record->held) { // by another thread meanwhile: its pin is enough
       pager_.residence.drop_pin(record, freed);
@@ -162,6 +164,7 @@ void Device::hold(ManagedStorage* record) {
   // The host waits because the address may be used on any stream, at once, by
   // code that LMS does not see; and a captured stream cannot wait.
   synchronize(arrival);
+  synchronize(write_back);
   const Lock lock(mutex());
   record->arrival = nullptr;
   note_holder(record);

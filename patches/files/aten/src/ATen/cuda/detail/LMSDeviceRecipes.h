@@ -97,7 +97,7 @@ class Recipes {
 
  private:
   static constexpr int kMostSteps = 6; // to make one page
-  static constexpr int kMostChained = 8; // pages, each made from the next
+  static constexpr int kMostChained = 24; // pages, each made from the next
 
   struct Needs {
     std::vector<ValuePtr> sources;

@@ -58,6 +58,20 @@ bool is_batch_norm(const c10::FunctionSchema& schema) {
       schema.argumentIndexWithName("training");
 }
 
+// The fused optimizers declare that they write to gradients. They do where they
+// divide them by a scale.
+bool is_unscaled_gradient(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<IValue> arguments,
+    size_t index) {
+  if (schema.arguments()[index].name() != "grads" ||
+      !starts_with(schema.name(), "aten::_fused_")) {
+    return false;
+  }
+  const auto scale = schema.argumentIndexWithName("grad_scale");
+  return scale && arguments[static_cast<size_t>(*scale)].isNone();
+}
+
 } // namespace
 
 bool declares_writes(const c10::FunctionSchema& schema) {
@@ -96,7 +110,9 @@ TouchedList touched_by_arguments(
     const auto* alias = schema.arguments()[i].alias_info();
     const bool silently =
         is_norm ? is_updated_only(schema, values, i) : !declared;
-    gather(values[i], silently || (alias && alias->isWrite()), touched);
+    const bool is_declared =
+        alias && alias->isWrite() && !is_unscaled_gradient(schema, values, i);
+    gather(values[i], silently || is_declared, touched);
   }
   return touched;
 }
