@@ -26,6 +26,7 @@ struct Event {
 struct TraceUse {
   uint32_t storage;
   bool writes;
+  bool again; // the operator can make again what it has written
 };
 
 struct TraceOperator {
@@ -72,7 +73,7 @@ struct Trace {
 //   kStep
 //   kOperator  name, duration, whether it may be a further chunk of the list
 //              operator before it, number of uses, and each as
-//              2 * storage + writes
+//              4 * storage + 2 * again + writes
 // Throws std::runtime_error if it ends in the middle of an event.
 Trace read_trace(std::istream& in);
 

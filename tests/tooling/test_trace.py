@@ -278,13 +278,13 @@ def test_no_rates(text: str) -> None:
 
 
 def test_the_header_needs_no_card(tmp_path: Path) -> None:
-    header = {"lms_trace": 1, "name": "by hand"}
+    header = {"lms_trace": 2, "name": "by hand"}
     done = lms("replay", write(tmp_path / "bare.jsonl", [header, *SWAP]), *MACHINE)
     assert done.returncode == 0, done.stderr
 
 
 def test_host_times_are_refused(tmp_path: Path) -> None:
-    header = {"lms_trace": 1, "name": "by hand", "card": "Simulated CUDA device"}
+    header = {"lms_trace": 2, "name": "by hand", "card": "Simulated CUDA device"}
     path = write(tmp_path / "computed.jsonl", [header, *SWAP])
     done = lms("replay", path, "--card", "A100-SXM-40GB")
     assert done.returncode == 11
