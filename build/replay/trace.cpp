@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <stdexcept>
@@ -10,6 +11,7 @@ namespace lms_replay {
 namespace {
 
 constexpr size_t kLearningSteps = 3;
+constexpr size_t kTryingSteps = 8; // after these
 
 class Words {
  public:
@@ -175,7 +177,14 @@ Trace read_trace(std::istream& in) {
   return trace;
 }
 
-Measured measured_part(const Trace& trace) {
+bool has_again(const Trace& trace) {
+  return std::any_of(
+      trace.uses.begin(), trace.uses.end(), [](const TraceUse& use) {
+        return use.again;
+      });
+}
+
+Measured measured_part(const Trace& trace, bool tries) {
   std::vector<size_t> steps;
   for (size_t i = 0; i < trace.events.size(); ++i) {
     if (trace.events[i].kind == EventKind::kStep) {
@@ -185,7 +194,9 @@ Measured measured_part(const Trace& trace) {
   if (steps.size() <= kLearningSteps) {
     return {};
   }
-  return {steps[kLearningSteps], steps.size() - kLearningSteps};
+  const bool has_tried = tries && steps.size() > kLearningSteps + kTryingSteps;
+  const size_t first = kLearningSteps + (has_tried ? kTryingSteps : 0);
+  return {steps[first], steps.size() - first};
 }
 
 } // namespace lms_replay

@@ -81,12 +81,17 @@ Trace read_trace(std::istream& in);
 // most `most` bytes: they are recorded in smaller ones than an engine needs.
 Trace with_chunks_joined(const Trace& trace, size_t most);
 
-// The part of a trace that is measured: the steps after the third, when an
-// engine that learns has learnt; all of it where there are no such steps.
+// Something in it can be made again.
+bool has_again(const Trace& trace);
+
+// The part of a trace that is measured: the steps by which an engine that
+// learns has learnt, after the third; if it also tries whether to make bytes
+// again (`tries`), after the eleventh where there are more. All of it where
+// there are no such steps.
 struct Measured {
   size_t first_event = 0;
   size_t steps = 1;
 };
-Measured measured_part(const Trace& trace);
+Measured measured_part(const Trace& trace, bool tries);
 
 } // namespace lms_replay
