@@ -47,6 +47,10 @@ class Link {
   bool has_ended(CopyId copy, Time time) const;
   // Runs until then.
   Time end_of(CopyId copy);
+  // What a copy that has ended took.
+  Time time_of(CopyId copy) const {
+    return copies_[copy].end - copies_[copy].begin;
+  }
   // How long a copy that has ended waited for nothing but its memory.
   Time waited_for_memory(CopyId copy) const;
 

@@ -16,6 +16,10 @@ size_t block_size(size_t bytes) {
   return at::cuda::lms::round_up(std::max<size_t>(bytes, 1), kMinBlockSize);
 }
 
+bool is_paged(size_t bytes) {
+  return block_size(bytes) > at::cuda::lms::kSmallSize;
+}
+
 Memory::Memory(size_t capacity, at::cuda::lms::Books& books)
     : books_(books), layout_(books.map.layout()) {
   at::cuda::lms::Segment segment;

@@ -12,6 +12,8 @@ namespace lms_replay {
 
 // Bytes of the block that the caching allocator takes for so many.
 size_t block_size(size_t bytes);
+// False for a storage that the allocator keeps in a segment of small ones.
+bool is_paged(size_t bytes);
 
 // The device's memory: one segment, filled best fit by the caching allocator's
 // rules. It keeps the books of a pager as the allocator's trace events do.

@@ -34,13 +34,16 @@ void print_totals(const Totals& totals) {
   };
   std::printf(
       ", \"time_us\": %.17g, \"in_bytes\": %zu, \"out_bytes\": %zu, "
-      "\"moved_bytes\": %zu, \"copying_us\": %.17g, \"hidden_us\": %.17g, "
+      "\"moved_bytes\": %zu, \"made_bytes\": %zu, \"making_us\": %.17g, "
+      "\"copying_us\": %.17g, \"hidden_us\": %.17g, "
       "\"demanded_us\": %.17g, \"late_us\": %.17g, \"memory_us\": %.17g, "
       "\"host_us\": %.17g",
       to_microseconds(static_cast<double>(totals.time)),
       totals.in_bytes,
       totals.out_bytes,
       totals.moved_bytes,
+      totals.made_bytes,
+      to_microseconds(static_cast<double>(totals.making)),
       to_microseconds(static_cast<double>(totals.copying)),
       to_microseconds(static_cast<double>(totals.hidden)),
       stall(Stall::kDemanded),
@@ -65,15 +68,16 @@ void replay_and_report(
     const Machine& machine,
     const at::cuda::lms::PolicyKind* policy) {
   const Trace trace = read_trace(in);
-  const Measured measured = measured_part(trace);
+  const bool tries = policy && policy->traits.makes_again && has_again(trace);
+  const Measured measured = measured_part(trace, tries);
   std::printf("{");
   print_bounds(trace, machine, measured);
   if (policy) {
     try {
       const Trace joined = with_chunks_joined(
           trace, machine.capacity / at::cuda::lms::kChunksInRoom);
-      print_totals(
-          Simulation(joined, machine, *policy).run(measured_part(joined)));
+      print_totals(Simulation(joined, machine, *policy)
+                       .run(measured_part(joined, tries)));
     } catch (const OutOfMemory& error) {
       print_out_of_memory(error);
     }

@@ -6,14 +6,8 @@
 namespace lms_replay {
 namespace {
 
-using at::cuda::lms::Freed;
-using at::cuda::lms::kSmallSize;
 using at::cuda::lms::Lock;
 using at::cuda::lms::rest_for_small;
-
-bool is_small(size_t bytes) {
-  return block_size(bytes) <= kSmallSize;
-}
 
 // Memory that storages which are not paged take.
 struct SmallMemory {
@@ -33,7 +27,7 @@ SmallMemory small_memory(const Trace& trace, size_t capacity) {
     }
     const size_t size = block_size(trace.bytes[event.index]);
     all = is_alloc ? all + size : all - size;
-    if (is_small(trace.bytes[event.index])) {
+    if (!is_paged(trace.bytes[event.index])) {
       now = is_alloc ? now + size : now - size;
       small.peak = std::max(small.peak, now);
     }
@@ -73,8 +67,9 @@ Simulation::Simulation(
       machine_(machine),
       world_(machine, policy.traits),
       pager_(world_, /*device=*/0, policy.make()),
+      recipes_(trace, world_, pager_),
       pages_(trace.bytes.size()) {
-  world_.start(pager_, segment_size(trace, machine, policy.traits));
+  world_.start(pager_, recipes_, segment_size(trace, machine, policy.traits));
 }
 
 Totals Simulation::run(const Measured& measured) {
@@ -108,63 +103,22 @@ void Simulation::play(const Event& event) {
 
 // --- operators ---
 
-// Pins what the next operator uses and fetches what of it is paged out.
+// Pins what the next operator uses and brings what of it is not there.
 void Simulation::prepare() {
   if (is_prepared_ || next_operator_ == trace_.operator_count()) {
     return;
   }
   is_prepared_ = true;
-  if (fetch_arguments()) {
-    {
-      Freed freed(pager_.books.contention);
-      const Lock lock(pager_.books.mutex);
-      unpin(freed);
-    }
-    // What is pinned may stand in the way of the rest.
-    pager_.reclaimer.reclaim({}, at::cuda::lms::Scope::kAll, true);
-    if (const Page* page = fetch_arguments()) {
-      fail(page->bytes);
+  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
+    if (TracePage* page = pages_[use.storage].get()) {
+      pinned_.push_back({page, use.writes});
     }
   }
-}
-
-// Returns the argument that finds no room, null if there is none such.
-const Simulation::Page* Simulation::fetch_arguments() {
-  std::vector<std::pair<Page*, bool>> absent;
-  {
-    const Lock lock(pager_.books.mutex);
-    for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-      Page* page = pages_[use.storage].get();
-      if (!page) {
-        continue;
-      }
-      pager_.pin(page);
-      pinned_.push_back(page);
-      if (page->resident) {
-        pager_.residence.note_access(page, use.writes, page->home);
-      } else {
-        absent.emplace_back(page, use.writes);
-      }
-    }
+  try {
+    recipes_.pin(pinned_);
+  } catch (const NoRoom& lack) {
+    fail(lack);
   }
-  for (const auto& [page, writes] : absent) {
-    try {
-      pager_.fetcher.fetch(page);
-    } catch (const NoRoom&) {
-      return page;
-    }
-    const Lock lock(pager_.books.mutex);
-    pager_.residence.note_access(page, writes, page->home);
-  }
-  return nullptr;
-}
-
-// With the pager's mutex.
-void Simulation::unpin(Freed& freed) {
-  auto next = pinned_.begin();
-  pager_.unpin(
-      [&] { return next == pinned_.end() ? nullptr : *next++; }, freed);
-  pinned_.clear();
 }
 
 void Simulation::launch() {
@@ -173,16 +127,13 @@ void Simulation::launch() {
   at::cuda::lms::Pager::Sequel sequel(pager_.books);
   {
     const Lock lock(pager_.books.mutex);
-    operator_.name = op.name;
-    operator_.uses.clear();
-    for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-      if (Page* page = pages_[use.storage].get()) {
-        operator_.uses.push_back({page, use.writes});
-      }
-    }
-    unpin(sequel.freed);
+    describe(op);
+    recipes_.unpin(pinned_, sequel.freed);
+    recipes_.keep(next_operator_, pages_, allocated_);
     pager_.follow(operator_, /*stream=*/nullptr, sequel);
   }
+  pinned_.clear();
+  allocated_.clear();
   ++next_operator_;
   is_prepared_ = false;
   pager_.complete(sequel);
@@ -192,31 +143,55 @@ void Simulation::launch() {
   }
 }
 
+// What the policy is told of it. With the pager's mutex.
+void Simulation::describe(const TraceOperator& op) {
+  operator_.name = op.name;
+  operator_.uses.clear();
+  for (const TraceUse& use : trace_.uses_of(next_operator_)) {
+    TracePage* page = pages_[use.storage].get();
+    if (page->is_paged) {
+      const uint32_t gain = use.writes ? 0 : recipes_.gain(*page);
+      operator_.uses.push_back({page, use.writes, static_cast<uint8_t>(gain)});
+    }
+  }
+  size_t made = 0;
+  for (const uint32_t storage : allocated_) {
+    made += pages_[storage]->block ? pages_[storage]->block->size : 0;
+  }
+  operator_.unmanaged = pager_.books.map.end_operator(made);
+  recipes_.tell_times(next_operator_, operator_);
+}
+
 // --- storages ---
 
 void Simulation::allocate(size_t storage) {
   const size_t bytes = trace_.bytes[storage];
-  if (is_small(bytes)) {
-    allocate_small(storage);
-    return;
-  }
-  auto page = std::make_unique<Page>(/*home=*/nullptr);
+  auto page = std::make_unique<TracePage>(
+      static_cast<uint32_t>(storage), is_paged(bytes));
   page->bytes = bytes;
+  if (page->is_paged) {
+    allocate(*page);
+  } else {
+    allocate_small(storage);
+  }
+  allocated_.push_back(page->number);
+  pages_[storage] = std::move(page);
+}
+
+void Simulation::allocate(TracePage& page) {
   try {
-    page->memory = world_.allocate_for_operator(bytes);
-  } catch (const NoRoom&) {
-    fail(bytes);
+    page.memory = world_.allocate_for_operator(page.bytes);
+  } catch (const NoRoom& lack) {
+    fail(lack);
   }
   const Lock lock(pager_.books.mutex);
-  pager_.residence.begin(
-      page.get(), pager_.books.map.block_of(page->memory.get()));
+  pager_.residence.begin(&page, pager_.books.map.block_of(page.memory.get()));
   for (const TraceUse& use : trace_.uses_of(next_operator_)) {
-    if (use.storage == storage) {
-      pager_.pin(page.get());
-      pinned_.push_back(page.get());
+    if (use.storage == page.number) {
+      pager_.pin(&page);
+      pinned_.push_back({&page, use.writes});
     }
   }
-  pages_[storage] = std::move(page);
 }
 
 void Simulation::allocate_small(size_t storage) {
@@ -230,26 +205,16 @@ void Simulation::allocate_small(size_t storage) {
 }
 
 void Simulation::free(size_t storage) {
-  if (is_small(trace_.bytes[storage])) {
+  if (!is_paged(trace_.bytes[storage])) {
     small_taken_ -= block_size(trace_.bytes[storage]);
-    return;
   }
-  Freed freed(pager_.books.contention);
-  const Lock lock(pager_.books.mutex);
-  Page* page = pages_[storage].release();
-  if (page->state == Page::State::kResident) {
-    pager_.residence.free_while_used(page, freed);
-  }
-  pager_.books.policy->on_death(page);
-  pager_.residence.end(page, freed);
+  recipes_.end(std::move(pages_[storage]));
 }
 
 // --- results ---
 
-void Simulation::fail(size_t bytes) {
-  const size_t wanted = block_size(bytes);
-  const size_t window = std::min(world_.memory().largest_window(), wanted);
-  throw OutOfMemory(trace_.events[event_].line, wanted, wanted - window);
+void Simulation::fail(const NoRoom& lack) {
+  throw OutOfMemory(trace_.events[event_].line, lack.wanted, lack.missing);
 }
 
 // From the beginning on.
@@ -260,6 +225,8 @@ Totals Simulation::totals() const {
   totals.in_bytes = static_cast<size_t>(stats.paged_in.bytes);
   totals.out_bytes = static_cast<size_t>(stats.paged_out.bytes);
   totals.moved_bytes = static_cast<size_t>(stats.moved.bytes);
+  totals.made_bytes = static_cast<size_t>(stats.made.bytes);
+  totals.making = recipes_.time();
   for (size_t cause = 0; cause < kStallCauses; ++cause) {
     totals.stalls[cause] = world_.stalled(static_cast<Stall>(cause));
   }
@@ -276,6 +243,8 @@ Totals Simulation::since(const Mark& mark) {
   totals.in_bytes -= mark.totals.in_bytes;
   totals.out_bytes -= mark.totals.out_bytes;
   totals.moved_bytes -= mark.totals.moved_bytes;
+  totals.made_bytes -= mark.totals.made_bytes;
+  totals.making -= mark.totals.making;
   for (size_t cause = 0; cause < kStallCauses; ++cause) {
     totals.stalls[cause] -= mark.totals.stalls[cause];
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "recipes.h"
 #include "trace.h"
 #include "world.h"
 
@@ -16,7 +17,8 @@ namespace lms_replay {
 // belongs to the operator after it. Before the first of them the operator's
 // arguments are pinned and those paged out are fetched; after the operator they
 // are unpinned and the policy is asked. If they fit together but not where they
-// are, all are evicted once.
+// are, all are evicted once. Bytes that were dropped are made again: see Note
+// [Making again in a replay].
 //
 // Limitations: storages of at most 1 MiB stay on the device and take no part
 // in paging (the caching allocator keeps them in segments of their own); the
@@ -29,6 +31,8 @@ struct Totals {
   size_t in_bytes = 0;
   size_t out_bytes = 0;
   size_t moved_bytes = 0; // within the device
+  size_t made_bytes = 0; // again
+  Time making = 0; // of the operators that did
   Time copying = 0; // of both engines
   Time hidden = 0; // the part of it during which an operator ran
   std::array<Time, kStallCauses> stalls{}; // by Stall
@@ -58,7 +62,6 @@ class Simulation {
   Totals run(const Measured& measured);
 
  private:
-  using Page = at::cuda::lms::PageEntry;
   // Where the measured part begins in what is recorded.
   struct Mark {
     Totals totals;
@@ -67,13 +70,13 @@ class Simulation {
 
   void play(const Event& event);
   void prepare();
-  const Page* fetch_arguments();
-  void unpin(at::cuda::lms::Freed& freed);
+  void describe(const TraceOperator& op);
   void allocate(size_t storage);
+  void allocate(TracePage& page);
   void allocate_small(size_t storage);
   void free(size_t storage);
   void launch();
-  [[noreturn]] void fail(size_t bytes);
+  [[noreturn]] void fail(const NoRoom& lack);
   Totals totals() const;
   Mark mark();
   Totals since(const Mark& mark);
@@ -83,9 +86,10 @@ class Simulation {
   const Machine machine_;
   VirtualWorld world_;
   at::cuda::lms::Pager pager_;
-  // By storage; null unless alive and paged. The pager's once it is dead.
-  std::vector<std::unique_ptr<Page>> pages_;
-  std::vector<Page*> pinned_; // by the next operator
+  Recipes recipes_;
+  Pages pages_;
+  Accesses pinned_; // by the next operator
+  std::vector<uint32_t> allocated_; // since the last one
   at::cuda::lms::Operator operator_; // scratch
   size_t event_ = 0; // being played
   size_t next_operator_ = 0;

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <stdexcept>
@@ -10,6 +11,7 @@ namespace lms_replay {
 namespace {
 
 constexpr size_t kLearningSteps = 3;
+constexpr size_t kTryingSteps = 8; // after these
 
 class Words {
  public:
@@ -43,7 +45,8 @@ void read_operator(Words& words, Trace& trace) {
   op.first_use = trace.uses.size();
   for (int64_t left = words.operand(); left > 0; --left) {
     const int64_t use = words.operand();
-    trace.uses.push_back({static_cast<uint32_t>(use / 2), use % 2 != 0});
+    trace.uses.push_back(
+        {static_cast<uint32_t>(use / 4), (use & 1) != 0, (use & 2) != 0});
   }
   trace.operators.push_back(op);
 }
@@ -91,10 +94,12 @@ class Joining {
     bytes_ += more;
     op_.duration += op.duration;
     for (const TraceUse& use : from_.uses_of(event.index)) {
-      if (uses_.count(use.storage) == 0) {
+      const auto [known, is_new] = uses_.try_emplace(use.storage, use);
+      if (is_new) {
         order_.push_back(use.storage);
       }
-      uses_[use.storage] = uses_[use.storage] || use.writes;
+      known->second.writes = known->second.writes || use.writes;
+      known->second.again = known->second.again || use.again;
     }
   }
 
@@ -107,7 +112,7 @@ class Joining {
     op_.first_use = to_.uses.size();
     to_.operators.push_back(op_);
     for (const uint32_t storage : order_) {
-      to_.uses.push_back({storage, uses_[storage]});
+      to_.uses.push_back(uses_.at(storage));
     }
     uses_.clear();
     order_.clear();
@@ -129,7 +134,7 @@ class Joining {
   bool is_open_ = false; // there is an operator, the following:
   Event event_{EventKind::kOperator, 0, 0};
   TraceOperator op_;
-  std::map<uint32_t, bool> uses_; // and whether it writes
+  std::map<uint32_t, TraceUse> uses_; // by storage
   std::vector<uint32_t> order_; // of the uses
   size_t bytes_ = 0; // of the uses
 };
@@ -172,7 +177,14 @@ Trace read_trace(std::istream& in) {
   return trace;
 }
 
-Measured measured_part(const Trace& trace) {
+bool has_again(const Trace& trace) {
+  return std::any_of(
+      trace.uses.begin(), trace.uses.end(), [](const TraceUse& use) {
+        return use.again;
+      });
+}
+
+Measured measured_part(const Trace& trace, bool tries) {
   std::vector<size_t> steps;
   for (size_t i = 0; i < trace.events.size(); ++i) {
     if (trace.events[i].kind == EventKind::kStep) {
@@ -182,7 +194,9 @@ Measured measured_part(const Trace& trace) {
   if (steps.size() <= kLearningSteps) {
     return {};
   }
-  return {steps[kLearningSteps], steps.size() - kLearningSteps};
+  const bool has_tried = tries && steps.size() > kLearningSteps + kTryingSteps;
+  const size_t first = kLearningSteps + (has_tried ? kTryingSteps : 0);
+  return {steps[first], steps.size() - first};
 }
 
 } // namespace lms_replay

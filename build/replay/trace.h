@@ -26,6 +26,7 @@ struct Event {
 struct TraceUse {
   uint32_t storage;
   bool writes;
+  bool again; // the operator can make again what it has written
 };
 
 struct TraceOperator {
@@ -72,7 +73,7 @@ struct Trace {
 //   kStep
 //   kOperator  name, duration, whether it may be a further chunk of the list
 //              operator before it, number of uses, and each as
-//              2 * storage + writes
+//              4 * storage + 2 * again + writes
 // Throws std::runtime_error if it ends in the middle of an event.
 Trace read_trace(std::istream& in);
 
@@ -80,12 +81,17 @@ Trace read_trace(std::istream& in);
 // most `most` bytes: they are recorded in smaller ones than an engine needs.
 Trace with_chunks_joined(const Trace& trace, size_t most);
 
-// The part of a trace that is measured: the steps after the third, when an
-// engine that learns has learnt; all of it where there are no such steps.
+// Something in it can be made again.
+bool has_again(const Trace& trace);
+
+// The part of a trace that is measured: the steps by which an engine that
+// learns has learnt, after the third; if it also tries whether to make bytes
+// again (`tries`), after the eleventh where there are more. All of it where
+// there are no such steps.
 struct Measured {
   size_t first_event = 0;
   size_t steps = 1;
 };
-Measured measured_part(const Trace& trace);
+Measured measured_part(const Trace& trace, bool tries);
 
 } // namespace lms_replay

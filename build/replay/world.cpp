@@ -24,13 +24,18 @@ Stall stall_for(Activity why) {
                                          : Stall::kMemory;
 }
 
+double microseconds(Time time) {
+  return 1e-6 * static_cast<double>(time);
+}
+
 } // namespace
 
 VirtualWorld::VirtualWorld(const Machine& machine, const Traits& traits)
     : machine_(machine), traits_(traits), link_(machine) {}
 
-void VirtualWorld::start(Pager& pager, size_t capacity) {
+void VirtualWorld::start(Pager& pager, Values& values, size_t capacity) {
   pager_ = &pager;
+  values_ = &values;
   memory_ = std::make_unique<Memory>(capacity, pager.books);
   // The one segment has been taken because memory ran short.
   pager.books.has_evicted = true;
@@ -56,6 +61,9 @@ void VirtualWorld::launch(Time duration) {
 void VirtualWorld::stall_until(Time time, Stall cause) {
   if (time > now_) {
     stalls_[static_cast<size_t>(cause)] += time - now_;
+    if (cause != Stall::kHost) {
+      stops_.push_back({now_, time});
+    }
     now_ = time;
   }
   if (traits_.blocks_host) {
@@ -124,7 +132,9 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
     memory = take(bytes, pending);
   }
   if (!memory) {
-    throw NoRoom();
+    throw NoRoom(
+        request.bytes,
+        request.bytes - std::min(request.bytes, memory_->largest_window()));
   }
   return memory;
 }
@@ -184,6 +194,9 @@ at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
       std::move(of_bytes),
       std::move(of_memory));
   enqueue_copy(direction, id, copy.after.size());
+  if (direction == Direction::kOut) {
+    leaving_.push_back(id);
+  }
   return std::make_shared<CUevent_st>(
       CUevent_st{id, 0, copy.kind == Copy::Kind::kIn});
 }
@@ -214,6 +227,50 @@ void VirtualWorld::wait_for_copy(CopyId copy, Activity why) {
   const Time held_up = link_.waited_for_memory(copy);
   stall_until(std::min(end, now_ + held_up), Stall::kMemory);
   stall_until(end, stall_for(why));
+}
+
+// --- what is made again ---
+
+uint32_t VirtualWorld::gain(const Page& page) {
+  return values_->gain(page);
+}
+
+bool VirtualWorld::give_up(Page& page, bool at_any_cost) {
+  return values_->give_up(page, at_any_cost);
+}
+
+// --- what has happened ---
+
+void VirtualWorld::mark(Stream /*stream*/, uint64_t mark) {
+  marks_.emplace_back(mark, now_);
+}
+
+Clock VirtualWorld::clock() {
+  for (; !stops_.empty() && stops_.front().end <= host_; stops_.pop_front()) {
+    const Interval& stop = stops_.front();
+    clock_.stalled_us += microseconds(stop.end - stop.begin);
+  }
+  for (; !marks_.empty() && marks_.front().second <= host_;
+       marks_.pop_front()) {
+    const auto [mark, time] = marks_.front();
+    clock_.mark = mark;
+    clock_.mark_us = marked_ == kUnknown ? 0 : microseconds(time - marked_);
+    marked_ = time;
+  }
+  return clock_;
+}
+
+// As the engine reckons: of all that was sent, what has come by now.
+double VirtualWorld::copy_ns() {
+  link_.run_to(host_);
+  for (; !leaving_.empty() && link_.has_ended(leaving_.front(), host_);
+       leaving_.pop_front()) {
+    left_ += link_.time_of(leaving_.front());
+  }
+  const auto sent = pager_->books.stats.paged_out.bytes;
+  return left_ > 0 && sent > 0
+      ? 1e-3 * static_cast<double>(left_) / static_cast<double>(sent)
+      : 1e9 / machine_.out_bandwidth;
 }
 
 Time VirtualWorld::end_of(const CUevent_st& event) {

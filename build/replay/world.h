@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCorePager.h>
+#include <ATen/cuda/detail/LMSCoreValues.h>
 
 #include "link.h"
 #include "machine.h"
@@ -10,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 // What an event is here: a copy, or a moment of the compute stream.
@@ -29,7 +31,11 @@ constexpr size_t kStallCauses = 4;
 
 // There is no memory for something, whatever is evicted.
 struct NoRoom : std::runtime_error {
-  NoRoom() : std::runtime_error("no room") {}
+  NoRoom(size_t wanted, size_t missing)
+      : std::runtime_error("no room"), wanted(wanted), missing(missing) {}
+
+  size_t wanted; // contiguous bytes
+  size_t missing; // of these, when all that can be evicted is
 };
 
 // Note [Virtual time]
@@ -45,6 +51,8 @@ struct NoRoom : std::runtime_error {
 //    bandwidth and slows nothing down.
 //  - What the pager knows of the copies is what has happened by the host's
 //    clock: memory that has drained may count as draining still.
+//  - So it is with times: the policy learns what an operator took when it is
+//    launched, and of the rest what has ended by the host's clock.
 //  - A policy that blocks the host has it wait for each copy, and the device
 //    with it.
 
@@ -56,10 +64,10 @@ class VirtualWorld final : public at::cuda::lms::World {
   VirtualWorld(const Machine& machine, const at::cuda::lms::Traits& traits);
 
   // Its memory is on the pager's map from now on. Called once, first of all.
-  void start(at::cuda::lms::Pager& pager, size_t capacity);
-  const Memory& memory() const {
-    return *memory_;
-  }
+  void start(
+      at::cuda::lms::Pager& pager,
+      at::cuda::lms::Values& values,
+      size_t capacity);
   Link& link() {
     return link_;
   }
@@ -77,6 +85,10 @@ class VirtualWorld final : public at::cuda::lms::World {
   Time stalled(Stall cause) const {
     return stalls_[static_cast<size_t>(cause)];
   }
+  // What the host knows of the time: that of operators, and nanoseconds that a
+  // byte has taken to the host.
+  at::cuda::lms::Clock clock();
+  double copy_ns();
   // When operators ran, in order.
   const std::vector<Interval>& computing() const {
     return computing_;
@@ -98,6 +110,9 @@ class VirtualWorld final : public at::cuda::lms::World {
       at::cuda::lms::Stream stream,
       const at::cuda::lms::Events& events,
       std::optional<at::cuda::lms::Activity> counted) override;
+  void mark(at::cuda::lms::Stream stream, uint64_t mark) override;
+  uint32_t gain(const Page& page) override;
+  bool give_up(Page& page, bool at_any_cost) override;
   bool has_happened(const at::cuda::lms::Event& event) const override;
   bool wait_on_host(const at::cuda::lms::Event& event) noexcept override;
   at::cuda::lms::HostPieces allocate_on_host(
@@ -127,6 +142,7 @@ class VirtualWorld final : public at::cuda::lms::World {
   const Machine machine_;
   const at::cuda::lms::Traits traits_;
   at::cuda::lms::Pager* pager_ = nullptr;
+  at::cuda::lms::Values* values_ = nullptr;
   std::unique_ptr<Memory> memory_;
   mutable Link link_; // who asks makes it run
   std::vector<Interval> computing_;
@@ -136,6 +152,13 @@ class VirtualWorld final : public at::cuda::lms::World {
   std::deque<Time> queued_; // ends of the compute stream's last pieces of work
   // By direction: the copies that the last pieces of work belong to.
   std::array<std::deque<CopyId>, kDirections> queued_copies_;
+  // What has ended by the host's clock is taken off, and in the clock.
+  std::deque<std::pair<uint64_t, Time>> marks_;
+  std::deque<Interval> stops_; // of the stream, for copies
+  std::deque<CopyId> leaving_; // copies to the host
+  at::cuda::lms::Clock clock_;
+  Time marked_ = kUnknown; // when the last mark was passed
+  Time left_ = 0; // what copies to the host took
 };
 
 } // namespace lms_replay

@@ -47,7 +47,7 @@ print(times)
 
 
 def record(device: Device, path: Path, code: str, *arguments: int, **settings: Any) -> Finished:
-    env = {"PYTORCH_LMS": "1", "PYTORCH_LMS_TRACE": str(path)}
+    env = {"PYTORCH_LMS": "1", "PYTORCH_LMS_TRACE": str(path), **settings.pop("env", {})}
     return device.run("-c", code, *arguments, env=env, **settings)
 
 
@@ -82,7 +82,7 @@ def test_training_is_recorded(device: Device, tmp_path: Path, limit: int) -> Non
     freed = [event["free"] for event in events(path) if "free" in event]
     assert len(allocated) == len(set(allocated)) > len(freed) > 8 * STEPS
     header = json.loads(path.read_text().splitlines()[0])
-    assert header["lms_trace"] == 1 and header["name"] == "-c" and header["card"]
+    assert header["lms_trace"] == 2 and header["name"] == "-c" and header["card"]
 
 
 def test_what_an_operator_reads_and_writes(device: Device, tmp_path: Path) -> None:
@@ -105,9 +105,46 @@ del c
     c = made["alloc"]
     assert made == {"alloc": c, "bytes": 4000, "kind": "other"}
     assert add["op"] == "aten::add.Tensor" and sorted(add["reads"]) == sorted([a, b])
-    assert add["writes"] == [c]
+    assert add["writes"] == add["again"] == [c]
     assert mul["op"] == "aten::mul_.Tensor" and mul["reads"] == [c] and mul["writes"] == [a]
     assert freed == {"free": c}
+
+
+# What can be made again: a result, what was changed in place if it could be before, a result with
+# others, one with random numbers. And what cannot: of an operator that gives other bits each time,
+# and what was changed in place and could not be made before.
+MADE_AGAIN = """
+import torch
+x = torch.ones(8, 100, device="cuda")
+torch.cuda.lms.step()
+y = x.exp()
+y.add_(1)
+values, places = torch.nn.functional.max_pool2d(x[None], 2, return_indices=True)
+z = torch.nn.functional.dropout(y)
+torch.zeros(100, device="cuda").index_add_(0, torch.zeros(8, dtype=int, device="cuda"), z[:, 0])
+x.add_(1)
+"""
+
+
+@pytest.mark.parametrize("recompute", ["on", "off"])
+def test_what_can_be_made_again(device: Device, tmp_path: Path, recompute: str) -> None:
+    path = tmp_path / "again.jsonl"
+    conf = {"PYTORCH_LMS_CONF": f"recompute:{recompute}"}
+    done = record(device, path, MADE_AGAIN, capacity="64M", env=conf)
+    assert done.status == 0, done.stderr
+    seen = events(path)
+    seen = [event for event in seen[seen.index({"step": 0}) :] if "op" in event]
+    made = {event["op"] for event in seen if event["again"]}
+    assert all(event["again"] in ([], event["writes"]) for event in seen)
+    expected = {
+        "aten::exp",
+        "aten::add_.Tensor",
+        "aten::max_pool2d_with_indices",
+        "aten::native_dropout",
+    }
+    assert made == (expected if recompute == "on" else set())
+    changed = [bool(event["again"]) for event in seen if event["op"] == "aten::add_.Tensor"]
+    assert changed == [recompute == "on", False]
 
 
 def test_times_of_operators_are_those_of_the_step(device: Device, tmp_path: Path) -> None:

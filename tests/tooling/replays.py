@@ -35,7 +35,7 @@ class Replays:
 
     def original(self, rows: list[Any], pages: float) -> Result:
         trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
-        return replay(trace, machine(pages), "original")
+        return replay(trace, machine(pages), "original", recompute=True)
 
     def ours(self, rows: list[Any], pages: float, *actions: str, **rates: float) -> Result:
         trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
@@ -45,7 +45,7 @@ class Replays:
         assert (done.returncode, done.stderr) == (0, b"")
         row = json.loads(done.stdout)
         assert "out_of_memory" not in row
-        return Result(trace=trace, machine=on, policy="scripted", **row)
+        return Result(trace=trace, machine=on, policy="scripted", recompute=True, **row)
 
 
 def machine(pages: float, **rates: float) -> Machine:

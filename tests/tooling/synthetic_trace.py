@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
 PAGE = 9_900_000  # bytes of a storage, unless a test says otherwise
-HEADER = {"lms_trace": 1, "name": "by hand", "card": "none"}
+HEADER = {"lms_trace": 2, "name": "by hand", "card": "none"}
 
 
 def alloc(identity: int, size: int = PAGE) -> dict[str, Any]:
     return {"alloc": identity, "bytes": size, "kind": "activation"}
 
 
-def op(reads: str, writes: str, us: float = 1000) -> dict[str, Any]:
+def op(reads: str, writes: str, us: float = 1000, again: str = "") -> dict[str, Any]:
     return {
         "op": f"test::{reads}to{writes}",
         "us": us,
         "reads": [int(digit) for digit in reads],
         "writes": [int(digit) for digit in writes],
+        "again": [int(digit) for digit in again],
     }
 
 
@@ -46,11 +47,12 @@ class Transformer:
     activation: float = 16.0
     workspace: float = 8.0
     forward: float = 400.0  # its backward takes twice that, its update a tenth
+    again: bool = False  # what is computed forward can be made again
     next_id: int = 0
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The trace's rows, the header first."""
-        yield {"lms_trace": 1, "name": "synthetic transformer", "card": "none"}
+        yield {"lms_trace": 2, "name": "synthetic transformer", "card": "none"}
         weights, moments = [], []
         for _ in range(self.layers):
             yield from self.make(weights, self.parameter, "parameter")
@@ -68,7 +70,9 @@ class Transformer:
         yield self.run("aten::copy_", 1.0, [], activations)
         for weight in weights:
             yield from self.make(activations, self.activation, "activation")
-            yield from self.work("aten::mm", self.forward, [activations[-2], weight], activations)
+            made = activations[-1:] if self.again else []
+            reads = [activations[-2], weight]
+            yield from self.work("aten::mm", self.forward, reads, activations, made)
         gradients: list[int] = []
         chain: list[int] = []
         yield from self.make(chain, self.activation, "gradient")
@@ -95,19 +99,30 @@ class Transformer:
         yield {"alloc": into[-1], "bytes": int(size * MIB), "kind": kind}
 
     def work(
-        self, name: str, duration: float, reads: list[int], writes: list[int]
+        self,
+        name: str,
+        duration: float,
+        reads: list[int],
+        writes: list[int],
+        again: Sequence[int] = (),
     ) -> Iterator[dict[str, Any]]:
         """A layer's operators, with a workspace while they run."""
         scratch: list[int] = []
         yield from self.make(scratch, self.workspace, "workspace")
         for _ in range(self.parallel):
-            yield self.run(name, duration / self.parallel, reads, [writes[-1], scratch[0]])
+            yield self.run(name, duration / self.parallel, reads, [writes[-1], scratch[0]], again)
         yield {"free": scratch[0]}
 
     def run(
-        self, name: str, duration: float, reads: list[int], writes: list[int]
+        self,
+        name: str,
+        duration: float,
+        reads: list[int],
+        writes: list[int],
+        again: Sequence[int] = (),
     ) -> dict[str, Any]:
-        return {"op": name, "us": duration, "reads": list(reads), "writes": list(writes)}
+        row = {"op": name, "us": duration, "reads": list(reads), "writes": list(writes)}
+        return row | {"again": list(again)}
 
     def text(self) -> str:
         return "".join(f"{json.dumps(row)}\n" for row in self.lines())

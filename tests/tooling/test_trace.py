@@ -264,6 +264,23 @@ def test_the_command_for_a_card(tmp_path: Path) -> None:
     assert lms("replay", path, "--card", "Voodoo").returncode == 2
 
 
+def test_the_command_says_what_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    model = Transformer(layers=24, steps=16, parameter=4, activation=32, workspace=2, again=True)
+    path.write_text(model.text())
+    machine = ("--capacity", "0.85G", "--h2d", "10G", "--d2h", "10G")
+    on, off = (
+        json.loads(lms("replay", path, *machine, "--recompute", word, "--json").stdout)
+        for word in ("on", "off")
+    )
+    assert (on["recompute"], off["recompute"]) == (True, False)
+    assert on["made_bytes"] > off["made_bytes"] == 0
+    table = lms("replay", path, *machine).stdout
+    assert f"{on['made_bytes'] / 2**20:,.1f} MiB" in table
+    assert f"{on['making_us'] / 1e3:,.3f} ms" in table
+    assert lms("replay", path, *machine, "--recompute", "maybe").returncode == 2
+
+
 @pytest.mark.parametrize(
     ("text", "rate"), [("1000", 1e3), ("15.75G", 15.75e9), ("600MB/s", 6e8), ("1.5 t", 1.5e12)]
 )
@@ -278,13 +295,13 @@ def test_no_rates(text: str) -> None:
 
 
 def test_the_header_needs_no_card(tmp_path: Path) -> None:
-    header = {"lms_trace": 1, "name": "by hand"}
+    header = {"lms_trace": 2, "name": "by hand"}
     done = lms("replay", write(tmp_path / "bare.jsonl", [header, *SWAP]), *MACHINE)
     assert done.returncode == 0, done.stderr
 
 
 def test_host_times_are_refused(tmp_path: Path) -> None:
-    header = {"lms_trace": 1, "name": "by hand", "card": "Simulated CUDA device"}
+    header = {"lms_trace": 2, "name": "by hand", "card": "Simulated CUDA device"}
     path = write(tmp_path / "computed.jsonl", [header, *SWAP])
     done = lms("replay", path, "--card", "A100-SXM-40GB")
     assert done.returncode == 11

@@ -64,7 +64,7 @@ def test_bounds_need_no_policy(replays: Replays) -> None:
     found = bounds(trace, machine(2))
     assert (found.compute_us, found.steps) == (3000, 1)
     with pytest.raises(OutOfMemoryError):
-        replay(trace, machine(2), "original")
+        replay(trace, machine(2), "original", recompute=True)
 
 
 def test_floor(replays: Replays) -> None:

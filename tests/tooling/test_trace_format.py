@@ -11,8 +11,10 @@ from lms_cli.trace import reader
 from synthetic_trace import HEADER, alloc, free, op, write
 
 LINE = '{"alloc": 7, "bytes": 512, "kind": "other"}\n'
-START = '{"lms_trace": 1, "name": "n", "card": "c"}\n' + LINE
-OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
+START = '{"lms_trace": 2, "name": "n", "card": "c"}\n' + LINE
+OLD = START.replace("2", "1", 1)
+OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": [], "again": []}}\n'
+MADE = '{{"op": "a", "us": 1, "reads": [], "writes": {writes}, "again": {again}}}\n'
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
         ("", 1, "the file is empty"),
         (LINE, 1, "a header is expected"),
         ("[1]\n", 1, "a header is expected"),
-        ('{"lms_trace": 2, "name": "n", "card": "c"}\n', 1, "version 2 of the format; 1 is"),
+        (START.replace("2", "3", 1), 1, "version 3 of the format; 1 and 2 are known here"),
         ('{"lms_trace": true, "name": "n", "card": "c"}\n', 1, "version true"),
         ('{"lms_trace": 1, "card": "c"}\n', 1, "the header's name is null, not a text"),
         (START + "\n", 3, "it is not JSON"),
@@ -40,15 +42,25 @@ OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
         (START + '{"free": true}\n', 3, "the id true is not an integer"),
         (START + OP.format(us=1, reads="[7, 8]"), 3, "id 8 was never allocated"),
         (START + '{"free": 7}\n' + OP.format(us=1, reads="[7]"), 4, "id 7 was freed before"),
-        (START + OP.format(us=1, reads="7"), 3, "reads and writes are lists of ids"),
+        (START + OP.format(us=1, reads="7"), 3, "reads, writes and again are lists of ids"),
         (START + OP.format(us=1, reads="[[7]]"), 3, "the id [7] is not an integer"),
         (START + OP.format(us=-1, reads="[]"), 3, "us is -1, not a time"),
         (START + OP.format(us="NaN", reads="[]"), 3, "us is NaN, not a time"),
         (START + OP.format(us="1e999", reads="[]"), 3, "us is Infinity, not a time"),
         (START + OP.format(us="true", reads="[]"), 3, "us is true, not a time"),
         (START + OP.format(us="5e10", reads="[]") * 2, 4, "the operators take more than 20 hours"),
-        (START + '{"op": "a", "reads": [], "writes": []}\n', 3, "op without us"),
-        (START + '{"op": 1, "us": 1, "reads": [], "writes": []}\n', 3, "op is 1, not a name"),
+        (START + OP.replace('"us": {us}, ', "").format(reads="[]"), 3, "op without us"),
+        (START + OP.replace('"a"', "1").format(us=1, reads="[]"), 3, "op is 1, not a name"),
+        (START + MADE.format(writes="[7]", again="7"), 3, "reads, writes and again are lists of"),
+        (START + MADE.format(writes="[7]", again="[8]"), 3, "id 8 is in again, but not in writes"),
+        (START + MADE.format(writes="[]", again="[7]"), 3, "id 7 is in again, but not in writes"),
+        (START + MADE.format(writes="[7]", again='["7"]'), 3, 'id "7" is in again, but not'),
+        (OLD + MADE.format(writes="[7]", again="[7]"), 3, "op has no field again"),
+        (
+            START + MADE.replace(', "again": {again}', "").format(writes="[7]"),
+            3,
+            "op without again",
+        ),
         (START + '{"alloc": 8, "bytes": -1, "kind": "other"}\n', 3, "bytes is -1, not a size"),
         (START + '{"alloc": 8, "bytes": 1.5, "kind": "other"}\n', 3, "bytes is 1.5, not a size"),
         (START + '{"alloc": 8, "bytes": 1, "kind": "tensor"}\n', 3, 'kind is "tensor"; it is one'),
@@ -74,12 +86,23 @@ def test_a_trace_that_is_no_text(tmp_path: Path) -> None:
 
 def test_what_is_read(tmp_path: Path) -> None:
     rows = [HEADER, alloc(5, 600), alloc(3, 0), {"step": 1}, op("55", "3", 12.5), free(5)]
+    rows[4:4] = [op("", "35", 0, again="3")]
     trace = reader.read(write(tmp_path / "trace", rows))
     assert (trace.name, trace.card, trace.operators, trace.peak_bytes) == (
         "by hand",
         "none",
-        1,
+        2,
         600,
     )
-    name = trace.words[6]
-    assert list(trace.words) == [1, 600, 1, 0, 3, 4, name, 12_500_000, 0, 2, 0, 3, 2, 0]
+    made, name = trace.words[6], trace.words[13]
+    assert list(trace.words[:5]) == [1, 600, 1, 0, 3]
+    assert list(trace.words[5:12]) == [4, made, 0, 0, 2, 4 * 1 + 2 + 1, 1]
+    assert list(trace.words[12:]) == [4, name, 12_500_000, 0, 2, 0, 4 * 1 + 1, 2, 0]
+
+
+def test_before_again_nothing_can_be_made_again(tmp_path: Path) -> None:
+    row = op("", "5")
+    old = {key: value for key, value in row.items() if key != "again"}
+    before = [{**HEADER, "lms_trace": 1}, alloc(5), old]
+    words = reader.read(write(tmp_path / "old", before)).words
+    assert words == reader.read(write(tmp_path / "new", [HEADER, alloc(5), row])).words

@@ -39,7 +39,7 @@ def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
     replay_ns = None
     found: replaying.Bounds
     try:
-        found = replayed = replaying.replay(trace, machine, "planned")
+        found = replayed = replaying.replay(trace, machine, "planned", recompute=False)
         replay_ns = 1e3 * replayed.time_us / replayed.steps
     except OutOfMemoryError:
         found = replaying.bounds(trace, machine)

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from lms_cli.errors import TraceError
 
-VERSION = 1
+VERSION = 2
+WITHOUT_AGAIN = 1  # the version before: nothing can be made again
 KINDS = ("parameter", "gradient", "optimizer", "activation", "workspace", "input", "other")
 LARGEST = 1 << 56  # bytes or picoseconds: more would overflow a sum
 PICOSECONDS = 1e6  # in a microsecond
@@ -25,6 +26,8 @@ PICOSECONDS = 1e6  # in a microsecond
 LIST_OPERATORS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 ALLOC, FREE, STEP, OPERATOR = 1, 2, 3, 4  # EventKind of build/replay/trace.h
+WRITTEN, AGAIN = 1, 2  # of what an operator uses; packed as FLAGS * number + flags
+FLAGS = 4
 
 
 @dataclass
@@ -63,6 +66,7 @@ class _Reader:
     path: Path
     stream: BinaryIO
     line: int = 0
+    version: int = VERSION
     live: dict[int, int] = field(default_factory=dict)  # number of each id that is allocated
     freed: set[int] = field(default_factory=set)
     sizes: list[int] = field(default_factory=list)  # bytes of each storage, by number
@@ -102,10 +106,10 @@ class _Reader:
         if not isinstance(row, dict) or "lms_trace" not in row:
             raise _BadLineError(f'a header is expected: {{"lms_trace": {VERSION}, ...}}')
         version = row["lms_trace"]
-        if type(version) is not int or version != VERSION:
-            raise _BadLineError(
-                f"version {_shown(version)} of the format; {VERSION} is the one known here"
-            )
+        if type(version) is not int or version not in (WITHOUT_AGAIN, VERSION):
+            known = f"{WITHOUT_AGAIN} and {VERSION} are known here"
+            raise _BadLineError(f"version {_shown(version)} of the format; {known}")
+        self.version = version
         self.trace.name = _text(row, "name")
         self.trace.card = _text(row, "card") if "card" in row else ""
 
@@ -114,6 +118,8 @@ class _Reader:
             raise _BadLineError("a JSON object is expected")
         for key, (fields, parse) in EVENTS.items():
             if key in row:
+                if self.version == WITHOUT_AGAIN:
+                    fields = fields - {"again"}
                 if row.keys() != fields:
                     _explain_fields(key, fields, row)
                 parse(self, row)
@@ -157,26 +163,31 @@ class _Reader:
 
     def operator(self, row: dict[str, Any]) -> None:
         name, duration, reads, writes = row["op"], row["us"], row["reads"], row["writes"]
+        again = row.get("again", [])
         if type(name) is not str:
             raise _BadLineError(f"op is {_shown(name)}, not a name")
         if type(duration) not in (int, float) or not 0 <= duration <= LARGEST / PICOSECONDS:
             raise _BadLineError(f"us is {_shown(duration)}, not a time")
-        if type(reads) is not list or type(writes) is not list:
-            raise _BadLineError("reads and writes are lists of ids")
+        if any(type(ids) is not list for ids in (reads, writes, again)):
+            raise _BadLineError("reads, writes and again are lists of ids")
         picoseconds = round(duration * PICOSECONDS)
         self.computing += picoseconds
         if self.computing > LARGEST:
             raise _BadLineError("the operators take more than 20 hours, the most that is possible")
         uses = {self.number_of(identity): 0 for identity in reads}
         for identity in writes:
-            uses[self.number_of(identity)] = 1
+            uses[self.number_of(identity)] = WRITTEN
+        for identity in again:
+            if identity not in writes:
+                raise _BadLineError(f"id {_shown(identity)} is in again, but not in writes")
+            uses[self.number_of(identity)] = WRITTEN | AGAIN
         if name not in self.names:
             self.names[name] = _hash_of(name)
         words = self.trace.words
         continues = name == self.last_operator and name.startswith(LIST_OPERATORS)
         self.last_operator = name
         words.extend((OPERATOR, self.names[name], picoseconds, int(continues), len(uses)))
-        words.extend([2 * number + written for number, written in uses.items()])
+        words.extend([FLAGS * number + flags for number, flags in uses.items()])
         self.trace.operators += 1
 
     def number_of(self, identity: Any) -> int:
@@ -192,7 +203,7 @@ class _Reader:
 
 REMEDY = "docs/traces.md describes the format."
 EVENTS: dict[str, tuple[set[str], Callable[[_Reader, dict[str, Any]], None]]] = {
-    "op": ({"op", "us", "reads", "writes"}, _Reader.operator),
+    "op": ({"op", "us", "reads", "writes", "again"}, _Reader.operator),
     "alloc": ({"alloc", "bytes", "kind"}, _Reader.alloc),
     "free": ({"free"}, _Reader.free),
     "step": ({"step"}, _Reader.step),

@@ -102,10 +102,13 @@ class Result(Bounds):
     """The measured part of a replay."""
 
     policy: str
+    recompute: bool  # bytes could be made again
     time_us: float
     in_bytes: int
     out_bytes: int
     moved_bytes: int  # within the device
+    made_bytes: int  # again
+    making_us: float  # of the operators that did
     copying_us: float  # of both directions
     hidden_us: float  # the part of it during which an operator ran
     demanded_us: float  # waited for page-ins that were asked for when needed,
@@ -131,6 +134,7 @@ class Result(Bounds):
             "operators": self.trace.operators,
             "peak_bytes": self.trace.peak_bytes,
             "policy": self.policy,
+            "recompute": self.recompute,
             **asdict(self.machine),
             "steps": self.steps,
             "step_us": self.time_us / self.steps,
@@ -144,6 +148,8 @@ class Result(Bounds):
             "in_bytes": self.in_bytes / self.steps,
             "out_bytes": self.out_bytes / self.steps,
             "moved_bytes": self.moved_bytes / self.steps,
+            "made_bytes": self.made_bytes / self.steps,
+            "making_us": self.making_us / self.steps,
             "bound_in_bytes": self.bound_in_bytes / self.steps,
             "bound_out_bytes": self.bound_out_bytes / self.steps,
             "copying_us": self.copying_us / self.steps,
@@ -164,18 +170,18 @@ def bounds(trace: Trace, machine: Machine) -> Bounds:
     Raises:
         CompileError: the program does not compile.
     """
-    return Bounds(trace=trace, machine=machine, **_run(trace, machine, "none"))
+    return Bounds(trace=trace, machine=machine, **_run(trace, machine, "none", recompute=False))
 
 
-def replay(trace: Trace, machine: Machine, policy: str) -> Result:
-    """Run a policy on a trace.
+def replay(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> Result:
+    """Run a policy on a trace; with `recompute` it may make bytes again.
 
     Raises:
         CompileError: the program does not compile.
         OutOfMemoryError: an operator's storages do not fit together.
         UsageError: there is no such policy.
     """
-    row = _run(trace, machine, policy)
+    row = _run(trace, machine, policy, recompute=recompute)
     if lack := row.get("out_of_memory"):
         raise OutOfMemoryError(
             f"out of memory at line {lack['line']} of the trace: "
@@ -183,12 +189,12 @@ def replay(trace: Trace, machine: Machine, policy: str) -> Result:
             f"{lack['missing_bytes']:,} are missing when all that may leave has left",
             "What one operator uses must fit in --capacity together.",
         )
-    return Result(trace=trace, machine=machine, policy=policy, **row)
+    return Result(trace=trace, machine=machine, policy=policy, recompute=recompute, **row)
 
 
-def _run(trace: Trace, machine: Machine, policy: str) -> dict[str, Any]:
+def _run(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> dict[str, Any]:
     """What the program prints."""
-    command = [str(program()), policy, *machine.words()]
+    command = [str(program()), policy, "on" if recompute else "off", *machine.words()]
     done = subprocess.run(command, input=memoryview(trace.words).cast("B"), capture_output=True)
     message = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
     if done.returncode == NO_POLICY:

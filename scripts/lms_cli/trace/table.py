@@ -25,6 +25,8 @@ def show(result: Result) -> None:
         moved, bound = row[f"{way}_bytes"], row[f"bound_{way}_bytes"]
         table.add_row(f"paged {way}", _mib(moved))
         table.add_row("  of the bound's", _mib(bound), _times(moved, bound))
+    table.add_row("made again", _mib(row["made_bytes"]))
+    table.add_row("  by operators", _ms(row["making_us"]))
     table.add_row("copying", _ms(row["copying_us"]))
     table.add_row("  hidden", _ms(row["hidden_us"]), _percent(row["hidden_share"]))
     for cause, stalled in row["stalls_us"].items():

@@ -57,6 +57,12 @@ def configure_replay(subparsers: Any) -> None:
         metavar="NAME",
         help="as in PYTORCH_LMS_CONF (default: planned)",
     )
+    parser.add_argument(
+        "--recompute",
+        choices=("on", "off"),
+        default="on",
+        help="whether bytes may be made again, as in PYTORCH_LMS_CONF (default: on)",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(execute=replay)
 
@@ -86,7 +92,7 @@ def replay(args: argparse.Namespace) -> int:
         trace = reader.read(args.trace)
     refuse_host_times(trace.card)
     with progress.step(f"replaying {trace.operators:,} operators"):
-        result = replaying.replay(trace, machine, args.policy)
+        result = replaying.replay(trace, machine, args.policy, recompute=args.recompute == "on")
     if args.json:
         print(json.dumps(result.report(), indent=2))
     else:

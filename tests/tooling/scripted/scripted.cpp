@@ -1,8 +1,9 @@
 // Replays a packed trace with actions that the command line names:
 //   lms-scripted NAME=NUMBER... [ACTION...]
 // with the machine as lms-replay has it. 3-0 evicts storage 0 after operator 3,
-// 3+0 fetches it; both are numbered from 0. Room for what is asked for is made
-// as the policy "original" makes it.
+// 3+0 fetches it, 3x0 lets it be dropped when its memory is needed; both are
+// numbered from 0. Room for what is asked for is made as the policy "original"
+// makes it.
 
 #include "report.h"
 
@@ -20,7 +21,7 @@ namespace {
 using namespace at::cuda::lms;
 
 struct Action {
-  bool evicts;
+  char kind;
   uint64_t page;
 };
 
@@ -30,9 +31,10 @@ class Scripted final : public Policy {
  public:
   Scripted() {
     for (const std::string& word : script) {
-      const size_t at = word.find_first_of("+-");
-      const Action action{word.at(at) == '-', std::stoull(word.substr(at + 1))};
+      const size_t at = word.find_first_of("+-x");
+      const Action action{word.at(at), std::stoull(word.substr(at + 1))};
       script_.emplace(std::stoull(word.substr(0, at)), action);
+      drops_ = drops_ || action.kind == 'x';
     }
   }
 
@@ -44,8 +46,15 @@ class Scripted final : public Policy {
     const auto [first, last] = script_.equal_range(now_++);
     for (auto it = first; it != last; ++it) {
       Page* page = pages_.at(it->second.page);
-      (it->second.evicts ? actions.evict : actions.fetch).push_back(page);
+      auto& pages = it->second.kind == '-' ? actions.evict
+          : it->second.kind == '+'         ? actions.fetch
+                                           : actions.drop;
+      pages.push_back(page);
     }
+  }
+
+  bool makes_again() const override {
+    return drops_;
   }
 
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
@@ -63,6 +72,7 @@ class Scripted final : public Policy {
   std::multimap<uint64_t, Action> script_; // by operator
   std::map<uint64_t, Page*> pages_; // by storage
   uint64_t now_ = 0; // operators seen
+  bool drops_ = false;
 };
 
 } // namespace

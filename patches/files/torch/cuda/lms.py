@@ -323,7 +323,7 @@ def step() -> None:
 def _record(path: str) -> None:
     """Records a trace until the interpreter exits, when CUDA can still be asked for times."""
     header = {
-        "lms_trace": 1,
+        "lms_trace": 2,
         "name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
         "card": torch.cuda.get_device_name(0),
     }

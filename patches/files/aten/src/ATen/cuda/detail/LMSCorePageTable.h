@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace at::cuda::lms {
+
+struct Value; // see LMSCoreValues.h
 
 // What the pager knows of a page: where its bytes are, and who uses them.
 struct PageEntry : Page {
@@ -56,6 +59,14 @@ struct PageEntry : Page {
   bool is_newly_made = false;
   bool was_given_up = false; // when it was evicted last
   bool dead = false; // its storage is gone; the last pin frees the entry
+
+  bool is_watched = true; // all that is written to it is seen
+  std::shared_ptr<Value> value; // what its bytes are; null: nothing is known
+  // What they were before the operator that wrote to it last.
+  std::shared_ptr<Value> overwritten;
+  // What it is made from while it is dropped, else empty. See Note [What
+  // dropped pages are made from].
+  std::vector<std::shared_ptr<Value>> sources;
 
   // The address becomes visible with the first pin that needs it, and after the
   // last one it is not any more.

@@ -307,7 +307,7 @@ bool Device::may_have_unseen_users(const ManagedStorage& record) const {
 // last pin frees it.
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   pager_.books.policy->on_death(record);
-  recipes_.end(record);
+  recipes_.forget(*record);
   if (Trace* trace = this->trace()) {
     trace->add_free(*record);
   }

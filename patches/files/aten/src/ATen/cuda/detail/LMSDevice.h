@@ -96,6 +96,7 @@ class Device {
   Recipes& recipes() {
     return recipes_;
   }
+  Trace* trace() const noexcept; // that records this device, else null
 
   // --- operators ---
 
@@ -161,7 +162,6 @@ class Device {
   bool may_have_unseen_users(const ManagedStorage& storage) const;
   void take_memory_of(ManagedStorage* storage, Freed& freed) noexcept;
   void remove(ManagedStorage* storage, Freed& freed) noexcept;
-  Trace* trace() const noexcept; // that records this device, else null
 
   const c10::DeviceIndex index_;
   CudaWorld world_;

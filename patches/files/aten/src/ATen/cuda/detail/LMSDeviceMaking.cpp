@@ -25,6 +25,10 @@ std::set<std::string>& differing_names() {
   return *names;
 }
 
+const Recipe& recipe_of(const Value& value) {
+  return static_cast<const Recipe&>(*value.recipe);
+}
+
 // A tensor that has the bytes of an argument, in the storage of its value.
 at::Tensor tensor_on(
     const c10::Storage& storage,
@@ -51,8 +55,7 @@ void Recipes::prepare(const Accesses& accesses) {
       const Lock lock(device_.mutex());
       record = managed(access.storage);
       is_dropped = record && record->dropped;
-      is_needed =
-          record && access.writes && record->value && record->value->needed > 0;
+      is_needed = record && access.writes && Values::is_needed(*record);
     }
     if (is_dropped) {
       make(record);
@@ -85,12 +88,12 @@ void Recipes::make(ManagedStorage* page) {
         storage->nbytes() == page->bytes && memory.get() &&
             memory.get() == memory.get_context(),
         "Large Model Support ran ",
-        value->recipe->name(),
+        recipe_of(*value).name(),
         " again and got other memory");
     Event end = record_timed_event(device_.index(), stream);
     const Lock lock(device_.mutex());
     device_.world().times().add(Activity::kMake, std::move(begin), end);
-    let_go_of_sources(page);
+    let_go_of_sources(*page);
     device_.pager().residence.put_back(
         page,
         DeviceMemory(memory.release_context(), FreeMemory{&device_.world()}),
@@ -116,20 +119,22 @@ void Recipes::make(ManagedStorage* page) {
 torch::jit::Stack Recipes::run(const Value& value) {
   std::vector<at::Tensor> tensors;
   std::vector<std::pair<const Value*, c10::Storage>> made; // for the moment
-  for (const Recipe::Argument& argument : value.recipe->tensors()) {
+  const Recipe& recipe = recipe_of(value);
+  for (size_t i = 0; i < recipe.values.size(); ++i) {
+    const ValuePtr& source = recipe.values[i];
     const auto same =
         std::find_if(made.begin(), made.end(), [&](const auto& one) {
-          return one.first == argument.value.get();
+          return one.first == source.get();
         });
     if (same == made.end()) {
-      made.emplace_back(argument.value.get(), storage_of(argument.value));
-      tensors.push_back(tensor_on(made.back().second, argument));
+      made.emplace_back(source.get(), storage_of(source));
+      tensors.push_back(tensor_on(made.back().second, recipe.tensors()[i]));
     } else {
-      tensors.push_back(tensor_on(same->second, argument));
+      tensors.push_back(tensor_on(same->second, recipe.tensors()[i]));
     }
   }
   try {
-    return value.recipe->run(tensors);
+    return recipe.run(tensors);
   } catch (const Uncatchable& error) {
     give_up_request();
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
@@ -146,7 +151,7 @@ c10::Storage Recipes::storage_of(const ValuePtr& value) {
       if (!value->holder) {
         break;
       }
-      weak = value->holder->storage;
+      weak = managed(value->holder)->storage;
     }
     if (auto storage = weak.lock()) {
       return {std::move(storage)};
@@ -157,27 +162,19 @@ c10::Storage Recipes::storage_of(const ValuePtr& value) {
   return run(*value).at(value->result).toTensor().storage();
 }
 
-std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> Recipes::dependents_of(
-    const ManagedStorage& source) {
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> dependents;
+std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> Recipes::
+    storages_made_from(const ManagedStorage& source) {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   const Lock lock(device_.mutex());
-  if (!source.value || source.value->needed == 0) {
-    return dependents;
+  for (PageEntry* page : dependents_of(source)) {
+    storages.push_back(managed(page)->storage);
   }
-  source.value->is_ending = true;
-  for (PageEntry* entry : device_.pager().books.pages.all()) {
-    const auto& sources = managed(entry)->sources;
-    if (std::find(sources.begin(), sources.end(), source.value) !=
-        sources.end()) {
-      dependents.push_back(managed(entry)->storage);
-    }
-  }
-  return dependents;
+  return storages;
 }
 
 void Recipes::make_dependents(ManagedStorage* source) {
-  for (auto dependents = dependents_of(*source); !dependents.empty();
-       dependents = dependents_of(*source)) {
+  for (auto dependents = storages_made_from(*source); !dependents.empty();
+       dependents = storages_made_from(*source)) {
     for (const auto& weak : dependents) {
       auto storage = weak.lock();
       if (!storage) { // dying on another thread
@@ -193,8 +190,7 @@ void Recipes::verify(ManagedStorage* page) {
   ValuePtr value;
   {
     const Lock lock(device_.mutex());
-    Needs needs;
-    if (!may_drop(*page, needs)) {
+    if (!can_be_made(*page)) {
       return;
     }
     value = page->value;
@@ -217,7 +213,7 @@ void Recipes::verify(ManagedStorage* page) {
   if (copied != again) {
     const std::lock_guard<std::mutex> lock(differing_mutex);
     differing_names().insert(
-        value->recipe->name() + ", result " + std::to_string(value->result));
+        recipe_of(*value).name() + ", result " + std::to_string(value->result));
   }
 }
 

@@ -132,7 +132,7 @@ void Device::note_writes(const Pins& pins) {
     }
     const auto is_noted = [&, page = record] {
       const Lock lock(mutex());
-      return recipes_.note_write(page);
+      return Values::note_write(*page);
     };
     while (!is_noted()) {
       recipes_.make_dependents(record);
@@ -187,14 +187,14 @@ void Device::finish_operator(
     give_back(pins, sequel.freed);
     operator_.unmanaged =
         map().end_operator(manage(results, stream, may_cross));
-    if (Trace* trace = this->trace()) {
-      trace->add_operator(operator_, launched.span);
-    }
     if (C10_UNLIKELY(recipes_.are_kept())) {
       recipes_.tell_times(operator_, launched.signature);
     }
     if (launched.recipe) {
       recipes_.end(launched.recipe, launched.results);
+    }
+    if (Trace* trace = this->trace()) {
+      trace->add_operator(operator_, launched.span, launched.recipe.get());
     }
     if (!is_capturing()) {
       world_.streams().note_work(stream);

@@ -12,7 +12,6 @@
 namespace at::cuda::lms {
 
 class Device;
-struct Value; // see Note [Recipes]
 
 // The record of one storage that LMS manages. It is the context of the
 // storage's DataPtr, which owns it; while pinned it outlives that DataPtr.
@@ -38,13 +37,6 @@ struct ManagedStorage final : c10::lms::Context, PageEntry {
   // Const access is not checked. See Note [Gradients that cross streams].
   bool may_cross = false;
 
-  bool is_watched = true; // all that is written to it is seen
-  std::shared_ptr<Value> value; // what its bytes are; null: nothing is known
-  // What they were before the operator that wrote to it last.
-  std::shared_ptr<Value> overwritten;
-  // What it is made from while it is dropped, else empty. See Note [What
-  // dropped pages are made from].
-  std::vector<std::shared_ptr<Value>> sources;
   // Keeps the storage that it has since its own died.
   c10::intrusive_ptr<c10::StorageImpl> orphan;
 

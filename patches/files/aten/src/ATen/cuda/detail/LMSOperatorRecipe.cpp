@@ -173,7 +173,7 @@ bool Recipe::end_drawing() {
 
 // Nobody has written to what it wrote to meanwhile.
 bool Recipe::has_made(const ManagedStorage& record) const {
-  return !is_in_place_ || record.overwritten == tensors_.front().value;
+  return !is_in_place_ || record.overwritten == values.front();
 }
 
 bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
@@ -235,19 +235,15 @@ bool Recipe::add(const at::Tensor& tensor, const Pins& own) {
   if (record->pins - record->own_pins > count) {
     return false;
   }
-  ValuePtr& value = is_written ? record->overwritten : record->value;
-  if (is_written && (!value || !value->recipe)) {
+  if (is_written && (!record->overwritten || !record->overwritten->recipe)) {
     return false;
   }
-  if (!value) {
-    value = std::make_shared<Value>();
-    value->holder = record;
-  }
+  values.push_back(
+      is_written ? record->overwritten : Values::value_of(*record));
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
   tensors_.push_back(
-      {value,
-       tensor.dtype(),
+      {tensor.dtype(),
        {sizes.begin(), sizes.end()},
        {strides.begin(), strides.end()},
        tensor.storage_offset()});

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/cuda/detail/LMSCoreValues.h>
 #include <ATen/cuda/detail/LMSDeviceAccess.h>
 #include <ATen/cuda/detail/LMSOperatorFlags.h>
 #include <ATen/cuda/detail/LMSOperatorRandom.h>
@@ -34,24 +35,10 @@ namespace at::cuda::lms {
 // their results, and give the same bits each time, some with the same random
 // numbers.
 
-class Recipe;
-
-// What a storage holds, or held. Guarded by the mutex of its device.
-struct Value {
-  ManagedStorage* holder = nullptr; // null: no storage does any more
-  std::shared_ptr<const Recipe> recipe; // null: it cannot be made
-  size_t result = 0; // which of the recipe's
-  // Pages that were dropped and are made from what the holder has.
-  uint32_t needed = 0;
-  int above = 0; // the longest row of such pages, each made from the next
-  bool is_ending = false; // about to be written to: no more pages need it
-};
-using ValuePtr = std::shared_ptr<Value>;
-
-class Recipe {
+class Recipe final : public Ingredients {
  public:
+  // A tensor, on the value in the same place.
   struct Argument {
-    ValuePtr value;
     caffe2::TypeMeta type;
     c10::SmallVector<int64_t, 4> sizes;
     c10::SmallVector<int64_t, 4> strides;
@@ -83,7 +70,7 @@ class Recipe {
   std::string name() const {
     return op_.schema().operator_name().name;
   }
-  // Runs the operator again on tensors that have the bytes of `tensors()`, and
+  // Runs the operator again on tensors that have the bytes of `values`, and
   // returns its results. Like any operator it may throw.
   torch::jit::Stack run(const std::vector<at::Tensor>& tensors) const;
 

@@ -76,10 +76,13 @@ class OperatorScope {
       return;
     }
     Device& device = *pinned_.front().first;
-    if (C10_LIKELY(!device.recipes().are_kept()) || is_capturing()) {
+    if (C10_LIKELY(!device.recipes().are_wanted()) || is_capturing()) {
       return;
     }
     recipe_ = Recipe::begin(op, below, arguments, pinned_);
+    if (!device.recipes().are_kept()) {
+      return;
+    }
     signature_ = recipe_ ? recipe_->signature() : sign();
     timing_ = device.recipes().begin_timing(signature_);
   }

@@ -23,11 +23,12 @@ cudaStream_t current_stream() {
   return c10::cuda::getCurrentCUDAStream(Trace::kDevice).stream();
 }
 
-// A JSON list of the ids of the pages that are written, or of the others.
-std::string ids(const std::vector<Use>& uses, bool writes) {
+// A JSON list of the ids of the pages that are used so.
+template <class Is>
+std::string ids(const std::vector<Use>& uses, Is is_listed) {
   std::string list;
   for (const Use& use : uses) {
-    if (use.writes == writes) {
+    if (is_listed(use)) {
       list += (list.empty() ? "" : ", ") + std::to_string(use.page->id);
     }
   }
@@ -99,13 +100,23 @@ void Trace::add_free(const Page& storage) {
   add(R"({"free": )" + std::to_string(storage.id));
 }
 
-void Trace::add_operator(const Operator& op, const Span& span) {
+void Trace::add_operator(
+    const Operator& op,
+    const Span& span,
+    const Ingredients* recipe) {
   if (!span.end || op.uses.empty()) {
     return;
   }
+  const auto reads = [](const Use& use) { return !use.writes; };
+  const auto writes = [](const Use& use) { return use.writes; };
+  const auto is_made = [recipe](const Use& use) {
+    return recipe && use.writes &&
+        Values::is_made_by(*entry(use.page), *recipe);
+  };
   std::lock_guard<std::mutex> lock(mutex_);
-  add(R"({"op": ")" + span.name + R"(", "reads": )" + ids(op.uses, false) +
-          R"(, "writes": )" + ids(op.uses, true) + R"(, "us": )",
+  add(R"({"op": ")" + span.name + R"(", "reads": )" + ids(op.uses, reads) +
+          R"(, "writes": )" + ids(op.uses, writes) + R"(, "again": )" +
+          ids(op.uses, is_made) + R"(, "us": )",
       span.begin,
       span.end);
 }

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <ATen/core/operator_name.h>
-#include <ATen/cuda/detail/LMSCudaEvent.h>
 #include <ATen/cuda/detail/LMSCorePolicy.h>
+#include <ATen/cuda/detail/LMSCoreValues.h>
+#include <ATen/cuda/detail/LMSCudaEvent.h>
 
 #include <atomic>
 #include <cstdint>
@@ -28,7 +29,9 @@ namespace at::cuda::lms {
 // recorded when the stream waits for all that the operator needs. What the
 // operator itself makes the stream wait for (memory for its results that is
 // still being paged out, a host that launches late) is in its time, so the
-// times are those of the operators alone only where the program fits.
+// times are those of the operators alone only where the program fits. Which
+// storages an operator could make again does not hang on that: their recipes
+// are looked for while a trace is recorded, also if memory is not short.
 
 // The trace of the process. Thread safe.
 class Trace {
@@ -66,7 +69,11 @@ class Trace {
   // With the mutex of the device.
   void add_alloc(const Page& storage);
   void add_free(const Page& storage);
-  void add_operator(const Operator& op, const Span& span);
+  // `recipe`: that the operator can run again by, if it can.
+  void add_operator(
+      const Operator& op,
+      const Span& span,
+      const Ingredients* recipe);
 
  private:
   struct Line {

@@ -1,0 +1,210 @@
+#include <ATen/cuda/detail/LMSCoreValues.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace at::cuda::lms {
+
+bool Values::are_kept() const {
+  const Traits& traits = books_.world.traits();
+  return traits.makes_again && is_allowed() &&
+      (traits.evicts_all ||
+       books_.has_been_short.load(std::memory_order_relaxed));
+}
+
+const ValuePtr& Values::value_of(PageEntry& page) {
+  if (!page.value) {
+    page.value = std::make_shared<Value>();
+    page.value->holder = &page;
+  }
+  return page.value;
+}
+
+void Values::note_made(
+    PageEntry& page,
+    std::shared_ptr<const Ingredients> recipe,
+    size_t result) {
+  const ValuePtr& value = value_of(page);
+  value->recipe = std::move(recipe);
+  value->result = result;
+}
+
+// --- what it takes ---
+
+// How many dropped pages have to be made, each from the next, before the value
+// is there.
+int Values::chain_below(const Value& value) {
+  if (!value.holder) {
+    return 0;
+  }
+  int longest = 0;
+  for (const ValuePtr& source : value.holder->sources) {
+    longest = std::max(longest, chain_below(*source) + 1);
+  }
+  return longest;
+}
+
+// So many dropped pages in a row are made from the value.
+void Values::raise(Value& value, int above) {
+  if (value.above >= above) {
+    return;
+  }
+  value.above = above;
+  if (value.holder) {
+    for (const ValuePtr& source : value.holder->sources) {
+      raise(*source, above + 1);
+    }
+  }
+}
+
+// What it takes to make the value; false if it cannot be made.
+bool Values::gather(const Value& value, Needs& needs) const {
+  if (!value.recipe || ++needs.steps > kMostSteps) {
+    return false;
+  }
+  const uint64_t ns = ns_of(*value.recipe);
+  needs.ns += ns;
+  needs.is_timed = needs.is_timed && ns > 0;
+  for (const ValuePtr& source : value.recipe->values) {
+    if (!source->holder) {
+      if (!gather(*source, needs)) {
+        return false;
+      }
+      continue;
+    }
+    if (source->is_ending || !source->holder->is_watched) {
+      return false;
+    }
+    needs.chained = std::max(needs.chained, chain_below(*source));
+    if (std::find(needs.sources.begin(), needs.sources.end(), source) ==
+        needs.sources.end()) {
+      needs.sources.push_back(source);
+    }
+  }
+  return true;
+}
+
+// What it takes to make the page; false if it may not be dropped.
+bool Values::may_drop(const PageEntry& page, Needs& needs) const {
+  return page.value && !page.is_newly_made && are_kept() &&
+      gather(*page.value, needs) &&
+      needs.chained + page.value->above < kMostChained;
+}
+
+bool Values::can_be_made(const PageEntry& page) {
+  Needs needs;
+  return may_drop(page, needs);
+}
+
+uint32_t Values::gain_by(const Needs& needs, size_t bytes) {
+  constexpr uint64_t kMost = std::numeric_limits<uint8_t>::max();
+  if (!needs.is_timed) {
+    return 0;
+  }
+  const double copy = copy_ns() * static_cast<double>(bytes);
+  return static_cast<uint32_t>(
+      std::min(kMost, static_cast<uint64_t>(copy) / needs.ns));
+}
+
+uint32_t Values::gain(const PageEntry& page) {
+  Needs needs;
+  return may_drop(page, needs) ? gain_by(needs, page.bytes) : 0;
+}
+
+// --- dropping ---
+
+bool Values::give_up(PageEntry& page, bool at_any_cost) {
+  Needs needs;
+  if (!may_drop(page, needs) ||
+      (!at_any_cost && gain_by(needs, page.bytes) == 0)) {
+    return false;
+  }
+  let_go_of_sources(page); // of an attempt that failed
+  page.sources = std::move(needs.sources);
+  for (const ValuePtr& source : page.sources) {
+    ++source->needed;
+    raise(*source, page.value->above + 1);
+  }
+  dropped_.fetch_add(1);
+  return true;
+}
+
+void Values::let_go_of_sources(PageEntry& page) {
+  if (page.sources.empty()) {
+    return;
+  }
+  dropped_.fetch_sub(1);
+  for (const ValuePtr& source : page.sources) {
+    if (--source->needed > 0) {
+      continue;
+    }
+    source->above = 0;
+    if (source->holder) {
+      on_needless(*source->holder);
+    }
+  }
+  page.sources.clear();
+}
+
+std::vector<PageEntry*> Values::dependents_of(const PageEntry& page) const {
+  std::vector<PageEntry*> dependents;
+  if (!is_needed(page)) {
+    return dependents;
+  }
+  page.value->is_ending = true;
+  for (PageEntry* other : books_.pages.all()) {
+    const auto& sources = other->sources;
+    if (std::find(sources.begin(), sources.end(), page.value) !=
+        sources.end()) {
+      dependents.push_back(other);
+    }
+  }
+  return dependents;
+}
+
+// --- the end of values ---
+
+bool Values::note_write(PageEntry& page) {
+  if (is_needed(page)) {
+    return false;
+  }
+  if (page.value) {
+    lose(*page.value);
+  }
+  page.overwritten = std::exchange(page.value, nullptr);
+  return true;
+}
+
+// No page holds it any more. Where each value is made from the one before, a
+// chain of those that nobody holds would grow for ever.
+void Values::lose(Value& value) {
+  value.holder = nullptr;
+  if (steps_to_make(value) > kMostSteps) {
+    value.recipe.reset();
+  }
+}
+
+// Operators to run, more than kMostSteps if it cannot be made.
+int Values::steps_to_make(const Value& value) {
+  if (!value.recipe) {
+    return kMostSteps + 1;
+  }
+  int steps = 1;
+  for (const ValuePtr& source : value.recipe->values) {
+    if (steps <= kMostSteps && !source->holder) {
+      steps += steps_to_make(*source);
+    }
+  }
+  return steps;
+}
+
+void Values::forget(PageEntry& page) {
+  let_go_of_sources(page);
+  if (page.value) {
+    lose(*page.value);
+    page.value.reset();
+  }
+}
+
+} // namespace at::cuda::lms
