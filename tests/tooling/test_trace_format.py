@@ -12,6 +12,8 @@ from synthetic_trace import HEADER, alloc, free, op, write
 
 LINE = '{"alloc": 7, "bytes": 512, "kind": "other"}\n'
 START = '{"lms_trace": 1, "name": "n", "card": "c"}\n' + LINE
+VERSION_2 = START.replace('"lms_trace": 1', '"lms_trace": 2')
+AGAIN = '{{"op": "a", "us": 1, "reads": [7], "writes": [], "again": {again}}}\n'
 OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
 
 
@@ -21,7 +23,7 @@ OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
         ("", 1, "the file is empty"),
         (LINE, 1, "a header is expected"),
         ("[1]\n", 1, "a header is expected"),
-        ('{"lms_trace": 2, "name": "n", "card": "c"}\n', 1, "version 2 of the format; 1 is"),
+        ('{"lms_trace": 3, "name": "n", "card": "c"}\n', 1, "version 3 of the format; 1 and 2"),
         ('{"lms_trace": true, "name": "n", "card": "c"}\n', 1, "version true"),
         ('{"lms_trace": 1, "card": "c"}\n', 1, "the header's name is null, not a text"),
         (START + "\n", 3, "it is not JSON"),
@@ -47,6 +49,9 @@ OP = '{{"op": "a", "us": {us}, "reads": {reads}, "writes": []}}\n'
         (START + OP.format(us="1e999", reads="[]"), 3, "us is Infinity, not a time"),
         (START + OP.format(us="true", reads="[]"), 3, "us is true, not a time"),
         (START + OP.format(us="5e10", reads="[]") * 2, 4, "the operators take more than 20 hours"),
+        (VERSION_2 + OP.format(us=1, reads="[]"), 3, "op without again"),
+        (VERSION_2 + AGAIN.format(again="[7]"), 3, "again is a list of ids among writes"),
+        (VERSION_2 + AGAIN.format(again="7"), 3, "again is a list of ids among writes"),
         (START + '{"op": "a", "reads": [], "writes": []}\n', 3, "op without us"),
         (START + '{"op": 1, "us": 1, "reads": [], "writes": []}\n', 3, "op is 1, not a name"),
         (START + '{"alloc": 8, "bytes": -1, "kind": "other"}\n', 3, "bytes is -1, not a size"),

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from lms_cli.errors import TraceError
 
 VERSION = 1
+VERSION_AGAIN = 2  # operators say which bytes they can make again
 KINDS = ("parameter", "gradient", "optimizer", "activation", "workspace", "input", "other")
 LARGEST = 1 << 56  # bytes or picoseconds: more would overflow a sum
 PICOSECONDS = 1e6  # in a microsecond
@@ -37,6 +38,8 @@ class Trace:
     operators: int = 0
     has_steps: bool = False
     peak_bytes: int = 0  # the most that was allocated at once
+    # Of each operator, the numbers of the storages whose bytes it can make again.
+    again: list[tuple[int, ...]] = field(default_factory=list)
 
 
 class _BadLineError(Exception):
@@ -63,6 +66,7 @@ class _Reader:
     path: Path
     stream: BinaryIO
     line: int = 0
+    version: int = VERSION
     live: dict[int, int] = field(default_factory=dict)  # number of each id that is allocated
     freed: set[int] = field(default_factory=set)
     sizes: list[int] = field(default_factory=list)  # bytes of each storage, by number
@@ -102,10 +106,11 @@ class _Reader:
         if not isinstance(row, dict) or "lms_trace" not in row:
             raise _BadLineError(f'a header is expected: {{"lms_trace": {VERSION}, ...}}')
         version = row["lms_trace"]
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in (VERSION, VERSION_AGAIN):
             raise _BadLineError(
-                f"version {_shown(version)} of the format; {VERSION} is the one known here"
+                f"version {_shown(version)} of the format; {VERSION} and {VERSION_AGAIN} are known"
             )
+        self.version = version
         self.trace.name = _text(row, "name")
         self.trace.card = _text(row, "card") if "card" in row else ""
 
@@ -114,6 +119,8 @@ class _Reader:
             raise _BadLineError("a JSON object is expected")
         for key, (fields, parse) in EVENTS.items():
             if key in row:
+                if key == "op" and self.version == VERSION_AGAIN:
+                    fields = fields | {"again"}
                 if row.keys() != fields:
                     _explain_fields(key, fields, row)
                 parse(self, row)
@@ -178,6 +185,10 @@ class _Reader:
         words.extend((OPERATOR, self.names[name], picoseconds, int(continues), len(uses)))
         words.extend([2 * number + written for number, written in uses.items()])
         self.trace.operators += 1
+        again = row.get("again", [])
+        if type(again) is not list or any(identity not in writes for identity in again):
+            raise _BadLineError("again is a list of ids among writes")
+        self.trace.again.append(tuple(self.live[identity] for identity in again))
 
     def number_of(self, identity: Any) -> int:
         """The number of a storage that is allocated."""
