@@ -127,6 +127,12 @@ RIVALS = (
         "Large Model Support as it was first: least recently used, on demand, host-blocking",
         variables={"PYTORCH_LMS": "1", "PYTORCH_LMS_CONF": "policy:original"},
     ),
+    Rival(
+        "recording",
+        "Large Model Support that has nothing to try, where everything fits: for traces",
+        variables={"PYTORCH_LMS": "1"},
+        usual=False,
+    ),
     Rival("save_on_cpu", "torch.autograd.graph.save_on_cpu(pin_memory=True)", "save_on_cpu"),
     Rival("checkpoint", "torch.utils.checkpoint around every block", "checkpoint"),
     Rival(

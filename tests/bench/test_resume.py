@@ -175,6 +175,23 @@ def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
     assert bench(work=traced)[1] == {}  # the trace is kept as the cells are
 
 
+def test_bounds_stand_without_an_optimum(bench, monkeypatch, capsys):
+    def optima(environment, trace, capacities, card):
+        raise LmsError("there is no SciPy", "Install it.")
+
+    results, _ = bench(CELLS)
+    monkeypatch.setattr(lower_bounds, "bound", lambda *arguments: Bound(1e6, 2e6, 0, 0))
+    found = bench(work=lambda runner: running.bounds(runner, results))[0]
+    assert [bound.optimum_ns for bound in found.values()] == [None, None]
+    monkeypatch.setattr(lower_bounds, "optima", lambda e, t, sizes, c: dict.fromkeys(sizes, (3, 4)))
+    found = bench(work=lambda runner: running.bounds(runner, results))[0]
+    assert [(b.optimum_ns, b.copying_ns) for b in found.values()] == [(3, 4)] * 2
+    monkeypatch.setattr(lower_bounds, "optima", optima)
+    found = bench(work=lambda runner: running.bounds(runner, results))[0]
+    assert [bound.floor_ns for bound in found.values()] == [2e6, 2e6]
+    assert "no optimum for gpt-tiny, batch 4, A100-SXM-40GB: there is" in capsys.readouterr().err
+
+
 def test_a_workload_that_cannot_be_traced_has_no_bound(bench, capsys):
     results, _ = bench(CELLS)
     assert bench(work=lambda r: running.bounds(r, results), broken=("lms_copies",))[0] == {}

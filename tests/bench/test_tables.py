@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import made_up
@@ -36,27 +37,56 @@ def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
     _, lms = tables.tables(results)
     assert lms.rows[1] == (
-        *("2", "62.5 %", "-", "-", "16.0", "4.00", "6.00", "-", "-", "0.00", "25.0 %", "3.0", "-"),
+        *("2", "62.5 %", "-", "-", "-", "16.0", "4.00", "6.00", "-", "-", "0.00"),
+        *("25.0 %", "3.0", "-"),
     )
     results.bounds[made_up.cell("lms", 2)] = Bound(
-        12.0 * made_up.MS, 14 * made_up.MS, 2e9, 5e9, replay_ns=15.2 * made_up.MS
+        12.0 * made_up.MS,
+        14 * made_up.MS,
+        2e9,
+        5e9,
+        replay_ns=15.2 * made_up.MS,
+        optimum_ns=10.4 * made_up.MS,
+        copying_ns=15.0 * made_up.MS,
     )
     speeds, lms = tables.tables(results)
-    assert lms.rows[1][2:9] == ("75.0 %", "87.5 %", "16.0", "4.00", "6.00", "2.00", "1.20")
+    assert lms.rows[1][2:5] == ("75.0 %", "87.5 %", "65.0 %")
+    assert lms.rows[1][5:10] == ("16.0", "4.00", "6.00", "2.00", "1.20")
     assert lms.rows[1][-1] == "-5.0 %"
-    assert speeds.rows[-2:] == (("the bound", "-", "83.3 %"), ("the floor", "-", "71.4 %"))
+    assert speeds.rows[-4:] == (
+        ("the bound", "-", "83.3 %"),
+        ("the floor", "-", "71.4 %"),
+        ("the optimum of copies", "-", "66.7 %"),
+        ("the optimum", "-", "96.2 %"),
+    )
     assert all(len(row) == len(lms.headings) for row in lms.rows)
     results.outcomes[made_up.cell("lms", 2)] = made_up.fine(16, (4e9, 6e9), 0.25, made=7e9)
     _, lms = tables.tables(results)
-    assert lms.rows[1][9] == "7.00"
+    assert lms.rows[1][10] == "7.00"
     assert lms.rows[1][-1] == "-"  # the replay makes nothing again
+
+
+def test_what_only_copies_is_held_against_the_optimum_of_copies():
+    results = made_up.results()
+    cell = made_up.cell("lms_copies", 2)
+    results.outcomes[cell] = made_up.fine(20)
+    results.bounds[cell] = Bound(
+        *(12.0 * made_up.MS, 14.0 * made_up.MS, 2e9, 5e9),
+        optimum_ns=10.0 * made_up.MS,
+        copying_ns=15.0 * made_up.MS,
+    )
+    *_, copies = tables.tables(results)
+    assert copies.rows[0][4] == "75.0 %"
+    results.bounds[cell] = replace(results.bounds[cell], copying_ns=None)
+    *_, copies = tables.tables(results)
+    assert copies.rows[0][4] == "-"
 
 
 def test_a_cell_of_lms_that_failed_has_its_row():
     results = made_up.results()
     results.outcomes[made_up.cell("lms", 2)] = Outcome("failed", "RuntimeError: no luck", {})
     _, lms = tables.tables(results)
-    assert lms.rows[1] == ("2", "failed", *"-" * 11)
+    assert lms.rows[1] == ("2", "failed", *"-" * 12)
 
 
 def test_an_ideal_that_failed_leaves_its_rivals_out():

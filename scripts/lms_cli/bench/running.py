@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lms_cli import files, progress, simulate
@@ -95,7 +95,7 @@ class Runner:
 
     def trace(self, subject: Subject, iterations: int) -> Path:
         """The trace of a subject's training, recorded where it fits."""
-        cell = Cell(subject, "lms_copies", None, bench_cells.UNLIMITED, iterations)
+        cell = Cell(subject, "recording", None, bench_cells.UNLIMITED, iterations)
         path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
         if not path.exists():
             with (
@@ -104,6 +104,18 @@ class Runner:
             ):
                 self._train(cell, PYTORCH_LMS_TRACE=str(unfinished))
         return path
+
+    def optima(
+        self, subject: Subject, trace: Path, capacities: list[int]
+    ) -> dict[int, lower_bounds.Optimum]:
+        """The optima of a subject by capacity; none where they cannot be found."""
+        card = simulate.card(subject.card)
+        try:
+            with progress.step(f"looking for the optimum of {subject.title}"):
+                return lower_bounds.optima(self._environment, trace, capacities, card)
+        except LmsError as error:
+            progress.note(f"no optimum for {subject.title}: {error}")
+            return {}
 
     def _train(self, cell: Cell, **variables: str) -> str:
         """Run a cell's program; return what it printed.
@@ -186,13 +198,17 @@ def bounds(runner: Runner, results: Results) -> dict[Cell, Bound]:
 def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, Bound]:
     """Those of one subject; none where it cannot be traced, for the figures stand without."""
     try:
-        trace = reader.read(runner.trace(subject, cells[0].iterations))
+        path = runner.trace(subject, cells[0].iterations)
+        trace = reader.read(path)
     except LmsError as error:
         progress.note(f"no bound for {subject.title}: {error}")
         return {}
     card = simulate.card(subject.card)
-    by_capacity = {
-        capacity: lower_bounds.bound(trace, capacity, card)
-        for capacity in {cell.capacity for cell in cells}
-    }
+    capacities = sorted({cell.capacity for cell in cells})
+    optima = runner.optima(subject, path, capacities)
+    by_capacity = {}
+    for capacity in capacities:
+        best, copying = optima.get(capacity, (None, None))
+        found = lower_bounds.bound(trace, capacity, card)
+        by_capacity[capacity] = replace(found, optimum_ns=best, copying_ns=copying)
     return {cell: by_capacity[cell.capacity] for cell in cells}

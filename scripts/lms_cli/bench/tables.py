@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lms_bench import catalogue
@@ -18,6 +18,7 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "of ideal",
     "of bound",
     "of floor",
+    "of optimum",
     "ms",
     "in GB",
     "out GB",
@@ -28,8 +29,14 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "host GiB",
     "replay",
 )
+LIMITS: dict[str, Callable[[Bound], float | None]] = {
+    "bound": lambda bound: bound.step_ns,
+    "floor": lambda bound: bound.floor_ns,
+    "optimum of copies": lambda bound: bound.copying_ns,
+    "optimum": lambda bound: bound.optimum_ns,
+}
 MARK = "<!-- `lms bench --markdown` writes what follows -->"
-WIDTH = 132  # characters of a table that is written to a file
+WIDTH = 145  # characters of a table that is written to a file
 
 
 @dataclass(frozen=True)
@@ -62,20 +69,22 @@ def speeds(results: Results, subject: Subject) -> Table:
         by_ratio = {cell.ratio: cell for cell in others if cell.rival == rival}
         shown = (_speed(results, by_ratio[ratio]) for ratio in ratios if ratio in by_ratio)
         rows.append((rival, *shown))
-    for name in ("bound", "floor"):
-        shares = [_limit(results, subject, ratio, name) for ratio in ratios]
+    for name, least in LIMITS.items():
+        shares = [_limit(results, subject, ratio, least) for ratio in ratios]
         if any(share != "-" for share in shares):
             rows.append((f"the {name}", *shares))
     return Table(title, ("at", *(f"{ratio:g}" for ratio in ratios)), tuple(rows))
 
 
-def _limit(results: Results, subject: Subject, ratio: float, name: str) -> str:
-    """What the bound or the floor leaves of the ideal speed."""
+def _limit(
+    results: Results, subject: Subject, ratio: float, least: Callable[[Bound], float | None]
+) -> str:
+    """What the least time leaves of the ideal speed."""
     best = results.ideal(subject)[1]
     for cell, bound in results.bounds.items():
         if cell.subject == subject and cell.ratio == ratio and best.ok:
-            least = {"bound": bound.step_ns, "floor": bound.floor_ns}[name]
-            return _percent(best.step_ns / max(least, best.step_ns))
+            time = least(bound)
+            return "-" if time is None else _percent(best.step_ns / max(time, best.step_ns))
     return "-"
 
 
@@ -124,6 +133,7 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         _speed(results, cell),
         "-" if bound is None else _percent(bound.step_ns / outcome.step_ns),
         "-" if bound is None else _percent(bound.floor_ns / outcome.step_ns),
+        _of_optimum(cell, bound, outcome),
         f"{outcome.step_ns / 1e6:,.1f}",
         f"{to_device / 1e9:,.2f}",
         f"{from_device / 1e9:,.2f}",
@@ -134,6 +144,14 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         f"{outcome.figures['peak_page_locked_bytes'] / GIB:,.1f}",
         _replay(bound, outcome),
     )
+
+
+def _of_optimum(cell: Cell, bound: Bound | None, outcome: Outcome) -> str:
+    """Of what is possible with copies alone, if the rival only copies."""
+    if bound is None:
+        return "-"
+    least = bound.copying_ns if cell.rival == "lms_copies" else bound.optimum_ns
+    return "-" if least is None else _percent(least / outcome.step_ns)
 
 
 def _replay(bound: Bound | None, outcome: Outcome) -> str:

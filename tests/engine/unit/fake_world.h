@@ -97,6 +97,10 @@ class FakeWorld final : public World {
     HostMemory::Wait wait(/*is_allowed=*/false);
     return pager.residence.page_out(page, wait, /*is_needed=*/true) != nullptr;
   }
+  bool save(PageEntry* page) {
+    const Lock lock(pager.books.mutex);
+    return pager.residence.save(page);
+  }
   // An operator that reads the page, or writes it.
   void use(PageEntry* page, bool writes = false) {
     pin(page);

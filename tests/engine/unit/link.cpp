@@ -35,6 +35,7 @@ constexpr size_t kCapacity = 1000; // bytes
 class TheLink : public testing::Test {
  protected:
   TheLink() : resident(kOperators, 0) {
+    cycle.starts.assign(kOperators, 0);
     cycle.ns.assign(kOperators, kNs);
   }
 
@@ -46,8 +47,10 @@ class TheLink : public testing::Test {
     it.length = end - begin;
     it.gain = gain;
     it.is_evicted = true;
+    it.is_after_write = true;
     it.bytes = 100;
     cycle.intervals.push_back(it);
+    cycle.before.push_back(Cycle::kNone);
   }
   std::vector<bool> copied() {
     Link(cycle, resident, kCapacity, /*copy_ns=*/1).run();

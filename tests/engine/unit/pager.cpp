@@ -114,6 +114,74 @@ TEST_F(ThePager, a_write_makes_dirty) {
   EXPECT_EQ(world.count(Copy::Kind::kOut), 2u);
 }
 
+TEST_F(ThePager, a_saved_page_goes_without_a_copy) {
+  PageEntry* page = make();
+  ASSERT_TRUE(world.save(page));
+  EXPECT_TRUE(page->clean);
+  EXPECT_TRUE(page->resident);
+  world.use(page);
+  EXPECT_EQ(world.evict_all(), 1u);
+  ASSERT_EQ(world.count(Copy::Kind::kOut), 1u);
+  // Its memory is read until the copy has ended.
+  Events pending;
+  const DeviceMemory memory = world.allocate(*page, true, pending);
+  EXPECT_EQ(pending, Events{world.copies[0].end});
+  world.use(page);
+  EXPECT_EQ(world.copies[1].after, Events{world.copies[0].end});
+}
+
+TEST_F(ThePager, a_write_waits_for_the_copy_of_a_saved_page) {
+  PageEntry* page = make();
+  world.save(page);
+  const Event end = world.copies[0].end;
+  world.use(page);
+  EXPECT_TRUE(world.waits.empty()); // who only reads does not
+  world.use(page, /*writes=*/true);
+  ASSERT_EQ(world.waits.size(), 1u);
+  EXPECT_EQ(world.waits[0].second, end);
+  EXPECT_EQ(world.freed_on_host, Events{end});
+  EXPECT_FALSE(page->clean);
+  world.use(page, /*writes=*/true);
+  EXPECT_EQ(world.waits.size(), 1u);
+}
+
+TEST_F(ThePager, memory_of_a_saved_page_that_dies_is_waited_for) {
+  PageEntry* page = world.make();
+  world.save(page);
+  world.end(page);
+  EXPECT_EQ(world.freed_on_host, Events{world.copies[0].end});
+  PageEntry* next = make();
+  Events pending;
+  const DeviceMemory memory = world.allocate(*next, true, pending);
+  EXPECT_TRUE(pending.empty()); // it is other memory
+  EXPECT_EQ(world.waits.size(), 0u);
+}
+
+TEST_F(ThePager, a_saved_page_moves_after_its_copy) {
+  PageEntry* page = make();
+  world.save(page);
+  Events pending;
+  DeviceMemory memory = world.allocate(*page, true, pending);
+  {
+    Freed freed(world.pager.books.contention);
+    const Lock lock(world.pager.books.mutex);
+    world.pager.residence.move(page, memory, {}, freed);
+  }
+  const auto& after = world.copies[1].after;
+  EXPECT_EQ(std::count(after.begin(), after.end(), world.copies[0].end), 1);
+}
+
+TEST_F(ThePager, a_page_that_cannot_be_saved_stays_as_it_is) {
+  PageEntry* page = make();
+  world.copies_fail = true;
+  EXPECT_FALSE(world.save(page));
+  EXPECT_FALSE(page->clean);
+  world.copies_fail = false;
+  world.host_pages = 0;
+  EXPECT_FALSE(world.save(page));
+  EXPECT_FALSE(page->clean);
+}
+
 TEST_F(ThePager, what_is_pinned_stays) {
   PageEntry* page = make();
   world.pin(page);
