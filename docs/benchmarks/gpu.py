@@ -36,12 +36,16 @@ PARTS = ("tests", "bits", "operators", "cells")
 # They build C++ programs and check other things than what runs on the device.
 NOT_OF_THE_DEVICE = ("test_sanitizers.py", "test_unit.py", "test_trace.py")
 WORKLOADS = ("bert-large", "gpt2-xl", "resnet152", "vit-l16", "unet3d")
-RIVALS = ("lms", "lms_copies", "checkpoint", "save_on_cpu")
+RIVALS = ("lms", "lms_deterministic", "lms_copies", "checkpoint", "save_on_cpu")
 OPERATOR_DATABASE = ROOT / "tests" / "simcuda" / "opdb.py"
 MADE_AGAIN = "made again: "  # as its messages begin
 BITS_OF_TYPES = ("float32", "bfloat16")
 # Memory that nobody writes.
-UNWRITTEN = {f"aten::_scaled_dot_product_flash_attention, result {number}" for number in (6, 7)}
+UNWRITTEN = {
+    f"aten::_scaled_dot_product_{kind}_attention, result {number}"
+    for kind in ("flash", "cudnn")
+    for number in (6, 7)
+}
 # Of which every value that can be is made again and compared: with the batch.
 BITS_OF_WORKLOADS = {"resnet152": 16, "unet3d": 1, "vit-l16": 4, "bert-large": 2, "gpt2-xl": 1}
 RATIOS = (1.5, 2.0)

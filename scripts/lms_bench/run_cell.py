@@ -66,11 +66,12 @@ def first_line(error: Exception) -> str:
 def measure(
     workload: catalogue.Workload, rival: catalogue.Rival, batch: int, iterations: int
 ) -> dict[str, Any]:
-    """Trains, and takes the mean of the iterations from the fourth on, or the tenth of LMS."""
+    """Trains, and takes the mean of the iterations from the fourth on, of LMS from the twelfth."""
     import simcuda
     import torch
 
-    first, last = FIRST + rival.learning, iterations + rival.learning
+    first, number = FIRST + rival.learning, iterations - FIRST + rival.more
+    last = first + number
     training = workload.build(batch, "cuda")
     rival.prepare(training)
     torch.cuda.synchronize()
@@ -96,7 +97,6 @@ def measure(
         counted = marks[first:]
         work = timeline.read(record, counted[0], counted[-1])
     steps = [after - before for before, after in pairwise(marks)]
-    number = iterations - FIRST
     return {
         "steps_ns": steps,
         "step_ns": sum(steps[first:]) / number,
