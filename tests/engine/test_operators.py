@@ -1,6 +1,7 @@
 """PyTorch's operator database computes the same under chaos as without LMS, to the last bit.
 
-Forward and gradient of every sample of every operator, see tests/simcuda/opdb.py.
+Forward and gradient of every sample of every operator, see tests/simcuda/opdb.py; and what LMS
+makes again has the bits that the operator gave before, for some samples of each.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ UNWRITTEN = {
 }
 
 
+# Values that are made again and compared where three samples of each operator are run, at least.
+COMPARED = 7000
+
+
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_operators(device: Device, tmp_path: Path, shard: int) -> None:
     if not device.simulated:
@@ -52,22 +57,32 @@ def test_operators(device: Device, tmp_path: Path, shard: int) -> None:
     assert len(passing) >= AGREEING // SHARDS - 10  # the shards are not quite the same
 
 
+def test_what_is_made_again(device: Device, tmp_path: Path) -> None:
+    found = sweep(device, tmp_path / "report.json", [], "chaos", "--verify", "--samples", "3")
+    made = {name: outcome["message"] for name, outcome in found.items()}
+    assert {n: text for n, text in made.items() if text.startswith("made again")} == {}
+    assert sum(outcome["compared"] for outcome in found.values()) >= COMPARED
+
+
 def seen(outcome: dict[str, Any]) -> tuple[Any, ...]:
     """What must not depend on LMS."""
     digest = None if outcome["operator"] in UNWRITTEN else outcome["digest"]
     return outcome["status"], outcome["samples"], outcome["dtype"], digest
 
 
-def sweep(device: Device, report: Path, names: list[str], lms: str) -> dict[str, dict[str, Any]]:
+def sweep(
+    device: Device, report: Path, names: list[str], lms: str, *options: str
+) -> dict[str, dict[str, Any]]:
     """What the operators did, by name."""
     # Some samples depend on the order of a set.
     env = {"PYTORCH_LMS": lms, "PYTHONHASHSEED": "0"}
     done = device.run(
-        TESTS / "simcuda" / "opdb.py",
+        PROGRAM,
         "--out",
         report,
         "--operators",
         *names,
+        *options,
         capacity="2G",
         env=env,
     )
