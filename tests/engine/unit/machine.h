@@ -77,6 +77,11 @@ class Machine {
     follow(op);
   }
 
+  // As where memory is gathered: it has another size then.
+  void set_capacity(size_t capacity) {
+    capacity_ = capacity;
+    policy_->set_capacity(capacity);
+  }
   const Moved& moved() const {
     return moved_;
   }

@@ -97,6 +97,22 @@ TEST(PlannedPolicy, TheThirdIterationFollowsThePlan) {
   }
 }
 
+TEST(PlannedPolicy, ACapacityThatIsAlikeKeepsThePlan) {
+  Machine machine(120);
+  Training training(machine);
+  for (int i = 0; i < 5; ++i) {
+    training.iterate();
+  }
+  const Moved steady = training.iterate();
+  machine.set_capacity(126); // gathered, and taken again
+  machine.set_capacity(119);
+  EXPECT_TRUE(training.iterate() == steady);
+  machine.set_capacity(114); // less than the plan takes: there is another one
+  training.iterate();
+  const Moved next = training.iterate();
+  EXPECT_TRUE(next.in > steady.in && next.ahead * 10 >= next.in * 9);
+}
+
 TEST(PlannedPolicy, APlanMovesLessThanLeastRecentUse) {
   // With less that is missing, the part that plans do without weighs more.
   for (const size_t capacity : {120, 60}) {

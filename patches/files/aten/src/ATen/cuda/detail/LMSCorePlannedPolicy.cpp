@@ -11,6 +11,13 @@ namespace {
 constexpr size_t kReserve = 64;
 constexpr size_t kReserveToMake = 32;
 
+// A capacity that differs by no more than 1 / kAlike of itself from the one
+// that was planned for is followed with the same plan, unless it is smaller by
+// more than the plan leaves free: where memory is gathered for an operator, the
+// device is taken as one segment again, and that is never of quite the same
+// size.
+constexpr size_t kAlike = 16;
+
 // How many operators have to match before a plan is made. The number is doubled
 // each time that a plan is dropped before a whole cycle has passed, up to
 // kMostMatches. It is not for a cycle shorter than kShortCycle: its plan costs
@@ -60,10 +67,19 @@ constexpr uint64_t kNear = 16; // operators
 } // namespace
 
 void PlannedPolicy::set_capacity(size_t bytes) {
-  if (bytes != capacity_) {
+  if (bytes == capacity_) {
+    return;
+  }
+  const size_t planned = planned_for_ > 0 ? planned_for_ : capacity_;
+  const bool is_alike = planned != Page::kNever &&
+      bytes <= planned + planned / kAlike &&
+      bytes >= planned - planned / kAlike;
+  if (!is_alike) {
     must_plan_ = must_plan_ && bytes < capacity_;
     trial_.forget();
-    capacity_ = bytes;
+  }
+  capacity_ = bytes;
+  if (!is_alike || bytes < planned - planned / kReserve) {
     drop_plan();
   }
 }
@@ -171,6 +187,7 @@ bool PlannedPolicy::is_plan_due() const {
 
 void PlannedPolicy::begin_plan(Actions& actions) {
   const bool makes_again = trial_.makes_again();
+  planned_for_ = capacity_;
   draft_ = std::make_shared<PlanDraft>(
       history_,
       capacity_ - capacity_ / (makes_again ? kReserveToMake : kReserve),

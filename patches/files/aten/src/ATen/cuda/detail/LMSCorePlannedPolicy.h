@@ -103,6 +103,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   void evict(Interval& interval, Page* page, Actions& actions);
 
   size_t capacity_ = Page::kNever;
+  size_t planned_for_ = 0; // the capacity of the latest plan; 0: there was none
   // A request found no room: only then does anything move.
   bool must_plan_ = false;
   History history_;

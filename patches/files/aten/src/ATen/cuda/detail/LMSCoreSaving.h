@@ -15,7 +15,8 @@ namespace at::cuda::lms {
 // backward pass, whose gradients are read at the end by the optimizer. The plan
 // asks for a save where the copies before have ended by then, so that no
 // eviction waits for it. It goes by the operators' times, as in Note [Copy or
-// make again], and saves nothing while they are not known.
+// make again]; where bytes are only copied nothing is timed, and the plan asks
+// as soon as the page has its bytes.
 //
 // A page that dies need not come back. If it can be saved in time that is free,
 // to evict it costs nothing, so it goes before all others: gradients that the
