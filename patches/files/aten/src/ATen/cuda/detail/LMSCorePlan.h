@@ -46,8 +46,8 @@ class Plan {
   };
 
   // For pages that may take `capacity` bytes together. `copy_ns`: nanoseconds
-  // that a byte takes to the host. `makes_again`: where that is faster.
-  Plan(Cycle cycle, size_t capacity, double copy_ns, bool makes_again);
+  // that a byte takes to the host; 0: nothing is made again.
+  Plan(Cycle cycle, size_t capacity, double copy_ns);
 
   uint32_t length() const {
     return cycle_.length();

@@ -191,8 +191,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
   draft_ = std::make_shared<PlanDraft>(
       history_,
       capacity_ - capacity_ / (makes_again ? kReserveToMake : kReserve),
-      copy_ns_,
-      makes_again);
+      makes_again ? copy_ns_ : 0);
   actions.draft = draft_;
   const uint64_t first = history_.now() - history_.lag() + 1;
   if (history_.uses_since(first) <= kMostAtOnce) {
@@ -202,7 +201,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
 
 void PlannedPolicy::PlanDraft::compute() {
   if (cycle.is_done() && !plan) {
-    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns, makes_again);
+    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns);
   }
 }
 

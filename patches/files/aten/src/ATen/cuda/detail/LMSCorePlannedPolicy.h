@@ -62,21 +62,13 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
   // See Note [Making a plan].
   struct PlanDraft final : Draft {
-    PlanDraft(
-        const History& history,
-        size_t bytes,
-        double copy_ns,
-        bool makes_again)
-        : cycle(history),
-          capacity(bytes),
-          copy_ns(copy_ns),
-          makes_again(makes_again) {}
+    PlanDraft(const History& history, size_t bytes, double copy_ns)
+        : cycle(history), capacity(bytes), copy_ns(copy_ns) {}
     void compute() override;
 
     CycleReader cycle;
     const size_t capacity;
-    const double copy_ns; // see Plan
-    const bool makes_again;
+    const double copy_ns; // 0: nothing is made again
     std::unique_ptr<Plan> plan; // the one before once this one is followed
     Wishes wishes; // those that belong to the plan before
     bool is_followed = false;
