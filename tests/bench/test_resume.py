@@ -194,5 +194,5 @@ def test_bounds_stand_without_an_optimum(bench, monkeypatch, capsys):
 
 def test_a_workload_that_cannot_be_traced_has_no_bound(bench, capsys):
     results, _ = bench(CELLS)
-    assert bench(work=lambda r: running.bounds(r, results), broken=("lms_copies",))[0] == {}
+    assert bench(work=lambda r: running.bounds(r, results), broken=("recording",))[0] == {}
     assert "no bound for gpt-tiny" in capsys.readouterr().err
