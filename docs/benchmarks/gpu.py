@@ -38,7 +38,6 @@ NOT_OF_THE_DEVICE = ("test_sanitizers.py", "test_unit.py", "test_trace.py")
 WORKLOADS = ("bert-large", "gpt2-xl", "resnet152", "vit-l16", "unet3d")
 RIVALS = ("lms", "lms_deterministic", "lms_copies", "checkpoint", "save_on_cpu")
 OPERATOR_DATABASE = ROOT / "tests" / "simcuda" / "opdb.py"
-MADE_AGAIN = "made again: "  # as its messages begin
 BITS_OF_TYPES = ("float32", "bfloat16")
 # Memory that nobody writes.
 UNWRITTEN = {
@@ -212,9 +211,8 @@ def end_operators(out: Path, running: dict[Path, subprocess.Popen[bytes]], end: 
         operators = json.loads(report.read_text())["operators"].values()
         report.unlink()
         count += sum(operator["compared"] for operator in operators)
-        for message in (operator["message"] for operator in operators):
-            if message.startswith(MADE_AGAIN):
-                differing |= set(message.removeprefix(MADE_AGAIN).split("; ")) - UNWRITTEN
+        for operator in operators:
+            differing |= set(operator["differing"]) - UNWRITTEN
     found = "; ".join(sorted(differing)) or "nothing differs"
     missing = f" ({late} of {len(running)} processes ran out of time)" if late else ""
     write(out, [f"- {count:,} values in samples of PyTorch's operators: {found}{missing}"])

@@ -53,7 +53,9 @@ class Outcome:
     random: bool = False  # results depend on the seed: only sizes and types are compared
     digest: str = ""  # sha256 of outputs and gradients on the device
     message: str = ""
-    compared: int = 0  # values that were made again, with --verify
+    # With --verify: values that were made again, and results of operators that had other bits.
+    compared: int = 0
+    differing: list[str] = dataclasses.field(default_factory=list)
     unsimulated: int = 0  # kernels launched that nothing simulates; 0 on a real card
 
 
@@ -136,7 +138,7 @@ def work(arguments: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
     if arguments.verify:
         torch.ops.lms.set_verify(True)
-    known: set[str] = set()  # operators whose bits differed
+    known: set[str] = set()  # what differed before
     compared = 0
     chosen = [op for op in op_db if not arguments.operators or op.name in arguments.operators]
     for op in chosen[arguments.start :]:
@@ -145,14 +147,12 @@ def work(arguments: argparse.Namespace) -> int:
         before = launches()
         outcome = run_operator(op, name, arguments)
         if arguments.verify:
-            found = set(torch.ops.lms.differing()) - known
             outcome.compared = torch.ops.lms.compared() - compared
-            if found:
-                outcome.status, outcome.message = (
-                    "differ",
-                    f"made again: {'; '.join(sorted(found))}",
-                )
-            known |= found
+            outcome.differing = sorted(set(torch.ops.lms.differing()) - known)
+            if outcome.differing:
+                outcome.status = "differ"
+                outcome.message = f"made again: {'; '.join(outcome.differing)}"
+            known.update(outcome.differing)
             compared += outcome.compared
         outcome.unsimulated = launches() - before
         channel.write(f"OUTCOME {json.dumps(dataclasses.asdict(outcome))}\n")
