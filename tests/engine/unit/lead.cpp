@@ -13,14 +13,15 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Launches operators that touch so many bytes, and whose marks are their
-// numbers. Returns how many the host was at most ahead of the last one that it
-// has waited for.
-size_t longest_lead(size_t operators, size_t bytes) {
+// Launches operators that touch so many bytes, take so many nanoseconds (0: it
+// is not known), and whose marks are their numbers. Returns how many the host
+// was at most ahead of the last one that it has waited for.
+size_t longest_lead(size_t operators, size_t bytes, uint32_t ns = 0) {
   Page page;
   page.bytes = bytes;
   Operator op;
   op.uses.push_back({&page, false});
+  op.ns = ns;
   Lead<size_t> lead;
   size_t waited_for = 0;
   size_t longest = 0;
@@ -45,7 +46,13 @@ TEST(TheLead, LargeOperatorsAreCounted) {
 TEST(TheLead, OfSmallOperatorsTheBytesAreCounted) {
   const size_t longest = longest_lead(100'000, kMiB);
   EXPECT_TRUE(longest >= 1024);
-  EXPECT_TRUE(longest <= 1280);
+  EXPECT_TRUE(longest <= 1300);
+}
+
+TEST(TheLead, TimesThatAreKnownAreCounted) {
+  const size_t longest = longest_lead(100'000, 1024 * kMiB, 100'000);
+  EXPECT_TRUE(longest >= 80); // 8 ms
+  EXPECT_TRUE(longest <= 100);
 }
 
 TEST(TheLead, OperatorsThatTouchNothingNeverWait) {

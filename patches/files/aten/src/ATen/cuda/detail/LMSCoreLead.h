@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -20,9 +21,10 @@ namespace at::cuda::lms {
 // way the host waits where it has got too far ahead. That costs nothing: the
 // device still has as much work queued as the host is ahead.
 //
-// The lead is counted in operators, and in bytes that they touch, which stand
-// for their time: small ones take less of it than a host that is held up
-// (another process, Python's collector) may need to catch up.
+// The lead is counted in operators and in their time on the device: small ones
+// take less of it than a host that is held up (it makes bytes again, or looks
+// for memory; another process, Python's collector) may need to catch up. Bytes
+// that they touch stand for a time that is not known.
 
 // Marks are put behind groups of operators; the host stays at most kMarks ahead
 // of the device. A mark is what tells when its group has ended.
@@ -32,17 +34,15 @@ template <class Mark> class Lead {
   // behind it.
   bool add(const Operator& op) {
     ++operators_;
-    for (const Use& use : op.uses) {
-      bytes_ += use.page->bytes;
-    }
-    return operators_ >= kOperators && bytes_ >= kBytes;
+    ns_ += op.ns > 0 ? op.ns : touched_by(op) * kNs / kBytes;
+    return operators_ >= kOperators && ns_ >= kNs;
   }
 
   // Returns the mark that the host has to wait for, if it is too far ahead.
   std::optional<Mark> put(Mark mark) {
     marks_.push_back(std::move(mark));
     operators_ = 0;
-    bytes_ = 0;
+    ns_ = 0;
     if (marks_.size() <= kMarks) {
       return std::nullopt;
     }
@@ -59,12 +59,21 @@ template <class Mark> class Lead {
  private:
   // Of a group, at least.
   static constexpr size_t kOperators = 4;
-  static constexpr size_t kBytes = size_t{256} << 20;
+  static constexpr uint64_t kNs = 2'000'000; // nanoseconds
+  static constexpr uint64_t kBytes = uint64_t{256} << 20; // for kNs
   static constexpr size_t kMarks = 4;
+
+  static uint64_t touched_by(const Operator& op) {
+    uint64_t bytes = 0;
+    for (const Use& use : op.uses) {
+      bytes += use.page->bytes;
+    }
+    return bytes;
+  }
 
   std::deque<Mark> marks_;
   size_t operators_ = 0; // since the last mark
-  size_t bytes_ = 0; // that they touched
+  uint64_t ns_ = 0; // that they take, nanoseconds
 };
 
 } // namespace at::cuda::lms

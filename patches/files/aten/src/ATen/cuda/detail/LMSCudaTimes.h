@@ -24,6 +24,10 @@ class Times {
   void add(Activity activity, Event begin, Event end);
   // What is known by now.
   const TimesSpent& totals() noexcept;
+  // What was known when anybody asked last. It asks the device for nothing.
+  const TimesSpent& last_totals() const {
+    return totals_;
+  }
   void add_mark(uint64_t mark, Event event);
   const Clock& clock() noexcept;
 
