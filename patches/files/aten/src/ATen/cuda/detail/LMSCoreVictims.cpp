@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kDeath = 8;
 // And what is made again in so much less time than it is copied. More than that
 // would make it go where it is used again almost at once.
-constexpr uint64_t kMostGain = 16;
+constexpr uint64_t kMostGain = 64;
 constexpr uint64_t kNever = Page::kNever;
 constexpr uint64_t kFirst = kNever - 1; // sooner than what is used again
 
