@@ -259,7 +259,7 @@ DeviceMemory Recipes::allocate(uint32_t storage) {
 // --- ends ---
 
 void Recipes::end(std::unique_ptr<TracePage> page) {
-  if (is_needed(*page)) {
+  if (is_kept(*page)) {
     const TracePage* key = page.get();
     kept_.emplace(key, std::move(page));
     return;

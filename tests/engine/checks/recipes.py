@@ -112,6 +112,22 @@ class TestRecipes(TestCase):
             assert_same(y, torch.square(data()))
         assert lms.stats()["lms.managed.all.current"] == managed
 
+    def test_gradients_of_embeddings(self) -> None:
+        rows = torch.arange(512).reshape(64, 8) % 100
+        for mode, times in (("sum", 1), ("mean", 1), ("max", 0), (None, 1)):
+            gradients = []
+            for device in ("cpu", "cuda"):
+                table = data(1024, 16).to(device).requires_grad_()
+                if mode is None:
+                    found = functional.embedding(rows.to(device), table)
+                else:
+                    found = functional.embedding_bag(rows.to(device), table, mode=mode)
+                (found * 3).sum().backward()
+                del found
+                gradients.append(table.grad)
+            with self.subTest(mode=mode), making(times):
+                assert_same(gradients[1], gradients[0])
+
     def test_on_another_device(self) -> None:
         skip_without_second_device()
         x = data().cuda()
@@ -140,6 +156,18 @@ class TestRecipes(TestCase):
             change(y, on_device)
             with making(None, f"in case {number}"):
                 assert_same(y, expected)
+
+    def test_in_place_by_another_operator(self) -> None:
+        x = data() - 2
+        on_device = x.cuda()
+        y = on_device * 1
+        leave_by_copy(y)
+        # As CUDA's relu_ is, which the simulated device runs as one.
+        with torch.library._scoped_library("aten", "IMPL") as library:
+            library.impl("relu_", lambda y: y.clamp_min_(0), "CUDA")
+            y.relu_()
+        with making():
+            assert_same(y, x.relu())
 
     def test_in_place_in_a_row(self) -> None:
         y, expected = data().cuda() * 1, data()

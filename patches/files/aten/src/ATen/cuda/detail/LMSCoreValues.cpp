@@ -28,6 +28,9 @@ void Values::note_made(
   const ValuePtr& value = value_of(page);
   value->recipe = std::move(recipe);
   value->result = result;
+  for (const ValuePtr& source : value->recipe->values) {
+    source->made += page.bytes;
+  }
 }
 
 // --- what it takes ---
@@ -136,15 +139,18 @@ void Values::let_go_of_sources(PageEntry& page) {
   }
   dropped_.fetch_sub(1);
   for (const ValuePtr& source : page.sources) {
-    if (--source->needed > 0) {
-      continue;
+    if (--source->needed == 0) {
+      source->above = 0;
     }
-    source->above = 0;
-    if (source->holder) {
-      on_needless(*source->holder);
-    }
+    end_if_needless(*source);
   }
   page.sources.clear();
+}
+
+void Values::end_if_needless(const Value& source) {
+  if (source.holder && !is_kept(*source.holder)) {
+    on_needless(*source.holder);
+  }
 }
 
 std::vector<PageEntry*> Values::dependents_of(const PageEntry& page) const {
@@ -165,21 +171,30 @@ std::vector<PageEntry*> Values::dependents_of(const PageEntry& page) const {
 
 // --- the end of values ---
 
-bool Values::note_write(PageEntry& page) {
+bool Values::note_write(PageEntry& page, bool is_inside) {
   if (is_needed(page)) {
     return false;
   }
   if (page.value) {
     lose(*page.value);
   }
-  page.overwritten = std::exchange(page.value, nullptr);
+  if (page.value || !is_inside) {
+    page.overwritten = std::exchange(page.value, nullptr);
+  }
   return true;
 }
 
 // No page holds it any more. Where each value is made from the one before, a
 // chain of those that nobody holds would grow for ever.
 void Values::lose(Value& value) {
-  value.holder = nullptr;
+  const PageEntry& page = *std::exchange(value.holder, nullptr);
+  if (!value.recipe) {
+    return;
+  }
+  for (const ValuePtr& source : value.recipe->values) {
+    source->made -= page.bytes;
+    end_if_needless(*source);
+  }
   if (steps_to_make(value) > kMostSteps) {
     value.recipe.reset();
   }

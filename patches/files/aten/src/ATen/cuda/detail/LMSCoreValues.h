@@ -21,6 +21,7 @@ struct Value {
   // Pages that were dropped and are made from what the holder has.
   uint32_t needed = 0;
   int above = 0; // the longest row of such pages, each made from the next
+  size_t made = 0; // bytes of the pages that hold what is made from it
   bool is_ending = false; // about to be written to: no more pages need it
 };
 using ValuePtr = std::shared_ptr<Value>;
@@ -47,6 +48,12 @@ struct Ingredients {
 // All of them are on this device.
 // Sources may be paged out, and may be dropped themselves, up to kMostChained
 // deep.
+//
+// Note [Small sources]
+// ~~~~~~~~~~~~~~~~~~~~
+// The gradient of a table of embeddings is made from tensors that are much
+// smaller, and die at once. So a page whose storage dies is also kept while
+// pages are made from it that together are kSmall times as large.
 //
 // With the mutex, except where noted.
 class Values {
@@ -85,11 +92,17 @@ class Values {
   static bool is_needed(const PageEntry& page) {
     return page.value && page.value->needed > 0;
   }
+  // It goes on without its storage.
+  static bool is_kept(const PageEntry& page) {
+    return is_needed(page) ||
+        (page.value && page.value->made / kSmall >= page.bytes);
+  }
   // Those. No more of them come: the page is about to be written to.
   std::vector<PageEntry*> dependents_of(const PageEntry& page) const;
   // The page gets other bytes, or its address escapes. False if dropped pages
-  // need the bytes that it has: those have to be made before.
-  static bool note_write(PageEntry& page);
+  // need the bytes that it has: those have to be made before. `is_inside`: by
+  // an operator inside of another one, of which the page may have been told.
+  bool note_write(PageEntry& page, bool is_inside = false);
   // The page has been made, or dies.
   void let_go_of_sources(PageEntry& page);
   // The page is taken off the books.
@@ -102,12 +115,13 @@ class Values {
   virtual uint64_t ns_of(const Ingredients& recipe) const = 0;
   // Of a copy to the host, per byte, as far as is known.
   virtual double copy_ns() = 0;
-  // No dropped page is made from what it has any more.
+  // It need not be kept any more.
   virtual void on_needless(PageEntry& page) = 0;
 
  private:
   static constexpr int kMostSteps = 6; // to make one page
   static constexpr int kMostChained = 24; // pages, each made from the next
+  static constexpr size_t kSmall = 8; // see Note [Small sources]
 
   struct Needs {
     std::vector<ValuePtr> sources;
@@ -122,7 +136,8 @@ class Values {
   bool may_drop(const PageEntry& page, Needs& needs) const;
   uint32_t gain_by(const Needs& needs, size_t bytes);
   static int steps_to_make(const Value& value);
-  static void lose(Value& value);
+  void end_if_needless(const Value& source);
+  void lose(Value& value);
 
   Books& books_;
   std::atomic<size_t> dropped_{0};

@@ -177,7 +177,7 @@ void Device::watch_no_more(ManagedStorage* record) {
     const Lock lock(mutex());
     record->is_watched = false;
   }
-  note_writes({{record, /*writes=*/true}});
+  note_writes({{record, /*writes=*/true}}, /*is_inside=*/false);
 }
 
 // Takes the pin of a storage that is to be held. True if it is held already:
@@ -363,7 +363,6 @@ void Device::bring_all_back() {
   // All are made resident before the first is let go, so that a failure
   // leaves everything managed.
   const Pins pins = pin(accesses, /*stream=*/nullptr, /*adopt=*/false);
-  recipes_.free_orphans();
   try {
     for (const Access& access : accesses) {
       release(access.storage);
@@ -373,6 +372,7 @@ void Device::bring_all_back() {
     throw;
   }
   unpin(pins);
+  recipes_.free_orphans();
   room_.settle();
 }
 

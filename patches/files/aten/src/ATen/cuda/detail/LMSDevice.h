@@ -147,7 +147,7 @@ class Device {
 
   // Without the mutex.
   Pins try_pin(const Accesses& accesses, cudaStream_t stream, bool adopt);
-  void note_writes(const Pins& pins);
+  void note_writes(const Pins& pins, bool is_inside);
   void watch_no_more(ManagedStorage* record);
   void page_in(ManagedStorage* storage);
   bool pin_for_good(ManagedStorage* storage, Event& arrival);

@@ -99,7 +99,7 @@ Pins Device::try_pin(
       const Lock lock(mutex());
       residence.note_access(pin.record, pin.writes, stream);
     }
-    note_writes(pins);
+    note_writes(pins, /*is_inside=*/!adopt_new);
   } catch (...) {
     unpin(pins);
     throw;
@@ -122,7 +122,7 @@ void Device::page_in(ManagedStorage* record) {
 }
 
 // What the pinned storages had is over where the operator writes to them.
-void Device::note_writes(const Pins& pins) {
+void Device::note_writes(const Pins& pins, bool is_inside) {
   if (C10_LIKELY(!recipes_.are_any())) {
     return;
   }
@@ -132,7 +132,7 @@ void Device::note_writes(const Pins& pins) {
     }
     const auto is_noted = [&, page = record] {
       const Lock lock(mutex());
-      return Values::note_write(*page);
+      return recipes_.note_write(*page, is_inside);
     };
     while (!is_noted()) {
       recipes_.make_dependents(record);
@@ -178,6 +178,7 @@ void Device::finish_operator(
     is_look_due = limit_.is_look_due();
     operator_.name = launched.name;
     operator_.uses.clear();
+    operator_.ns = 0;
     for (const auto& [record, writes] : pins) {
       if (!record->dead) {
         const uint32_t gain = writes ? 0 : recipes_.gain(*record);

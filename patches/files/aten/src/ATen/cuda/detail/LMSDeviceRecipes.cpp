@@ -79,7 +79,7 @@ uint64_t Recipes::ns_of(const Ingredients& recipe) const {
 
 double Recipes::copy_ns() {
   constexpr double kNsPerByte = 1.0 / 12; // of PCIe 3.0, until one has ended
-  const auto& copies = device_.world().times().totals().at(
+  const auto& copies = device_.world().times().last_totals().at(
       static_cast<size_t>(Activity::kPageOut));
   const auto copied = device_.pager().books.stats.paged_out.bytes;
   return copies.us > 0 && copied > 0
@@ -106,7 +106,7 @@ void Recipes::on_needless(PageEntry& page) {
 }
 
 bool Recipes::may_end(ManagedStorage* record) {
-  if (!is_needed(*record)) {
+  if (!is_kept(*record)) {
     return true;
   }
   record->move_to_orphan();

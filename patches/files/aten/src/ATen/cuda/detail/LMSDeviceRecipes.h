@@ -70,8 +70,8 @@ class Recipes final : public Values {
 
   // See World.
   bool give_up(ManagedStorage* page, bool at_any_cost);
-  // The storage is gone. False if what is made from it still needs the record,
-  // which has another storage then.
+  // The storage is gone. False if the record is kept, which has another storage
+  // then.
   bool may_end(ManagedStorage* record);
 
  private:

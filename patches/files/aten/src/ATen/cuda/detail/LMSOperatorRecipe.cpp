@@ -45,6 +45,7 @@ const std::unordered_set<std::string_view>& repeatable() {
       "aten::cudnn_batch_norm",
       "aten::elu",
       "aten::embedding",
+      "aten::embedding_dense_backward",
       "aten::gather",
       "aten::glu",
       "aten::hardswish",
@@ -80,6 +81,15 @@ bool is_deterministic(
       (context.deterministicCuDNN() || context.deterministicAlgorithms());
 }
 
+// What looks for the largest adds up in any order.
+bool is_sum_or_mean(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  constexpr int64_t kMax = 2;
+  const auto index = schema.argumentIndexWithName("mode");
+  return index && arguments[static_cast<size_t>(*index)].toInt() != kMax;
+}
+
 // Writes to its first argument, and to nothing else.
 bool is_in_place(const c10::FunctionSchema& schema) {
   if (schema.name().back() != '_') {
@@ -103,6 +113,11 @@ bool is_plain(const at::Tensor& tensor) {
       !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized();
 }
 
+// It has no bytes that anybody could write to.
+bool is_empty(const at::Tensor& tensor) {
+  return tensor.is_cuda() && is_plain(tensor) && tensor.storage().nbytes() == 0;
+}
+
 } // namespace
 
 bool is_repeatable(
@@ -118,6 +133,9 @@ bool is_repeatable(
   }
   if (name == "aten::convolution") {
     return is_deterministic(schema, arguments);
+  }
+  if (name == "aten::_embedding_bag_backward") {
+    return is_sum_or_mean(schema, arguments);
   }
   return repeatable().count(name) > 0 ||
       (op.hasTag(at::Tag::pointwise) && !is_random(op) &&
@@ -185,6 +203,14 @@ bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
     if (is_number || !tensor.defined()) {
       places_.push_back({Kind::kPlain, 0});
       plain_.push_back(argument);
+      return true;
+    }
+    if (is_empty(tensor)) {
+      places_.push_back({Kind::kPlain, 0});
+      plain_.emplace_back(
+          at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+              c10::VariableVersion(0),
+              /*allow_tensor_metadata_change=*/false)));
       return true;
     }
     places_.push_back({Kind::kTensor, 1});

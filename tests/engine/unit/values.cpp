@@ -1,0 +1,135 @@
+// Unit tests of what is kept so that bytes can be made again.
+
+#include "fake_world.h"
+
+#include <ATen/cuda/detail/LMSCoreValues.h>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+using namespace at::cuda::lms;
+
+namespace {
+
+class TestedValues final : public Values {
+ public:
+  using Values::Values;
+
+  std::vector<PageEntry*> needless;
+
+ private:
+  bool is_allowed() const override {
+    return true;
+  }
+  uint64_t ns_of(const Ingredients& /*recipe*/) const override {
+    return 1;
+  }
+  double copy_ns() override {
+    return 1;
+  }
+  void on_needless(PageEntry& page) override {
+    needless.push_back(&page);
+  }
+};
+
+struct TestedIngredients final : Ingredients {};
+
+class TheValues : public testing::Test {
+ protected:
+  TheValues() {
+    world.start(/*pages=*/1);
+    values = std::make_unique<TestedValues>(world.pager.books);
+  }
+
+  static std::unique_ptr<PageEntry> page_of(size_t bytes) {
+    auto page = std::make_unique<PageEntry>(/*home=*/nullptr);
+    page->bytes = bytes;
+    return page;
+  }
+  void make_from(PageEntry& page, PageEntry& source) {
+    auto recipe = std::make_shared<TestedIngredients>();
+    recipe->values.push_back(Values::value_of(source));
+    values->note_made(page, std::move(recipe), 0);
+  }
+
+  FakeWorld world{"chaos"};
+  std::unique_ptr<TestedValues> values;
+};
+
+TEST_F(TheValues, KeepASmallSourceUntilWhatIsMadeFromItIsGone) {
+  const auto source = page_of(100);
+  const auto made = page_of(800);
+  make_from(*made, *source);
+  EXPECT_TRUE(Values::is_kept(*source));
+  EXPECT_FALSE(Values::is_needed(*source)); // nothing is dropped
+  values->forget(*made);
+  EXPECT_FALSE(Values::is_kept(*source));
+  EXPECT_EQ(values->needless, std::vector<PageEntry*>{source.get()});
+}
+
+TEST_F(TheValues, KeepASmallSourceUntilWhatIsMadeFromItIsOverwritten) {
+  const auto source = page_of(100);
+  const auto made = page_of(800);
+  make_from(*made, *source);
+  EXPECT_TRUE(values->note_write(*made));
+  EXPECT_FALSE(Values::is_kept(*source));
+}
+
+TEST_F(TheValues, KeepASourceOfMuchTogether) {
+  const auto source = page_of(100);
+  const auto one = page_of(400);
+  const auto other = page_of(400);
+  make_from(*one, *source);
+  EXPECT_FALSE(Values::is_kept(*source));
+  make_from(*other, *source);
+  EXPECT_TRUE(Values::is_kept(*source));
+  values->forget(*one);
+  EXPECT_FALSE(Values::is_kept(*source));
+}
+
+TEST_F(TheValues, KeepNoSourceThatIsWrittenTo) {
+  const auto source = page_of(100);
+  const auto made = page_of(800);
+  make_from(*made, *source);
+  EXPECT_TRUE(values->note_write(*source));
+  EXPECT_FALSE(Values::is_kept(*source));
+  values->forget(*made);
+  EXPECT_TRUE(values->needless.empty()); // it has another value by now
+}
+
+TEST_F(TheValues, KnowWhatAnOperatorOverwroteThatRunsOthers) {
+  const auto page = page_of(100);
+  const ValuePtr before = Values::value_of(*page);
+  EXPECT_TRUE(values->note_write(*page));
+  EXPECT_TRUE(values->note_write(*page, /*is_inside=*/true));
+  EXPECT_EQ(page->overwritten, before);
+  EXPECT_TRUE(values->note_write(*page)); // another operator
+  EXPECT_EQ(page->overwritten, nullptr);
+}
+
+TEST_F(TheValues, KnowWhatAnOperatorInsideOverwrote) {
+  const auto page = page_of(100);
+  const ValuePtr before = Values::value_of(*page);
+  EXPECT_TRUE(values->note_write(*page, /*is_inside=*/true));
+  EXPECT_EQ(page->overwritten, before);
+  EXPECT_EQ(page->value, nullptr);
+}
+
+TEST_F(TheValues, KeepASourceThatADroppedPageNeeds) {
+  const auto source = page_of(100);
+  const auto made = page_of(100);
+  make_from(*made, *source);
+  EXPECT_FALSE(Values::is_kept(*source));
+  EXPECT_TRUE(values->give_up(*made, /*at_any_cost=*/true));
+  EXPECT_TRUE(Values::is_needed(*source));
+  EXPECT_TRUE(Values::is_kept(*source));
+  values->let_go_of_sources(*made);
+  EXPECT_FALSE(Values::is_kept(*source));
+  EXPECT_EQ(values->needless, std::vector<PageEntry*>{source.get()});
+}
+
+} // namespace
