@@ -11,16 +11,22 @@ from pathlib import Path
 
 Span = tuple[int, int]  # begin and end, virtual nanoseconds
 ENGINES = ("compute", "h2d", "d2h")
+AGAIN = "again"  # the part of compute in which LMS makes bytes again
 
 
 def read(path: Path, begin: int, end: int) -> dict[str, list[Span]]:
-    """By engine, when it worked between `begin` and `end`: sorted, apart from each other."""
-    spans: dict[str, list[Span]] = {engine: [] for engine in ENGINES}
+    """By engine, when it worked between `begin` and `end`: sorted, apart from each other.
+
+    And of compute what was made again, which is in `compute`, too.
+    """
+    spans: dict[str, list[Span]] = {engine: [] for engine in (*ENGINES, AGAIN)}
     with path.open(encoding="utf-8") as lines:
         for row in map(json.loads, lines):
             start, stop = max(row["start"], begin), min(row["end"], end)
             if start < stop:
                 spans[row["engine"]].append((start, stop))
+                if row["name"].startswith(f"{AGAIN} "):
+                    spans[AGAIN].append((start, stop))
     return {engine: merged(found) for engine, found in spans.items()}
 
 

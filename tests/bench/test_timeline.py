@@ -42,15 +42,20 @@ def test_read_takes_what_is_in_the_span(tmp_path):
         ("compute", 0, 10),  # began before
         ("h2d", 5, 6),  # over by then
         ("compute", 10, 15),
+        ("compute", 16, 17, "again aten::mm"),
         ("d2h", 12, 30),  # ends after
         ("h2d", 20, 22),  # begins after
     ]
     path = tmp_path / "timeline.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"device": 0, "engine": engine, "stream": 0, "start": start, "end": end})
-            + "\n"
-            for engine, start, end in rows
+            json.dumps(dict(zip(("engine", "start", "end", "name"), (*row, "aten::mm")))) + "\n"
+            for row in rows
         )
     )
-    assert timeline.read(path, 8, 20) == {"compute": [(8, 15)], "h2d": [], "d2h": [(12, 20)]}
+    assert timeline.read(path, 8, 20) == {
+        "compute": [(8, 15), (16, 17)],
+        "h2d": [],
+        "d2h": [(12, 20)],
+        "again": [(16, 17)],
+    }

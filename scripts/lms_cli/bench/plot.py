@@ -23,6 +23,7 @@ COLOURS = {
     "accelerate": "#8c8c3e",
 }
 ENGINES = (("compute", "#2f6db5"), ("h2d", "#4f9d5b"), ("d2h", "#d0743c"))
+AGAIN = "#e3b505"  # of compute, what LMS makes again
 
 
 def throughput(rows: list[dict[str, Any]], path: Path) -> None:
@@ -56,7 +57,10 @@ def throughput(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def gantt(picture: dict[str, Any], path: Path) -> None:
-    """Compute and both copy directions of one iteration, for each rival, on one scale."""
+    """Compute and both copy directions of one iteration, for each rival, on one scale.
+
+    What LMS makes again is a colour of its own within compute.
+    """
     import matplotlib.pyplot as plt
 
     rivals = picture["rivals"]
@@ -68,9 +72,11 @@ def gantt(picture: dict[str, Any], path: Path) -> None:
         layout="constrained",
     )
     for axes, (rival, shown) in zip(rows[:, 0], rivals.items()):
-        for level, (engine, colour) in enumerate(ENGINES):
-            spans = [(begin / 1e6, (end - begin) / 1e6) for begin, end in shown["gantt"][engine]]
-            axes.broken_barh(spans, (-level - 0.4, 0.8), color=colour)
+        levels = [*enumerate(ENGINES), (0, ("again", AGAIN))]
+        for level, (engine, colour) in levels:
+            spans = shown["gantt"].get(engine, [])
+            bars = [(begin / 1e6, (end - begin) / 1e6) for begin, end in spans]
+            axes.broken_barh(bars, (-level - 0.4, 0.8), color=colour)
         axes.axvline(shown["gantt_ns"] / 1e6, color="#333333", linewidth=1)
         axes.set_yticks([0, -1, -2], [engine for engine, _ in ENGINES], fontsize=7)
         axes.set_ylim(-2.6, 0.6)
