@@ -26,7 +26,7 @@ size_t longest_lead(size_t operators, size_t bytes, uint32_t ns = 0) {
   size_t waited_for = 0;
   size_t longest = 0;
   for (size_t i = 1; i <= operators; ++i) {
-    if (lead.add(op)) {
+    if (lead.add(op, /*makes_again=*/ns > 0)) {
       if (const auto mark = lead.put(i)) {
         EXPECT_TRUE(*mark > waited_for);
         waited_for = *mark;
@@ -75,8 +75,9 @@ TEST(TheLead, AMarkBeginsAnotherGroup) {
   op.uses.push_back({&page, false});
   Lead<size_t> lead;
   for (size_t group = 0; group < 2; ++group) {
-    EXPECT_TRUE(!lead.add(op) && !lead.add(op) && !lead.add(op));
-    EXPECT_TRUE(lead.add(op));
+    EXPECT_TRUE(
+        !lead.add(op, false) && !lead.add(op, false) && !lead.add(op, false));
+    EXPECT_TRUE(lead.add(op, false));
     lead.put(group);
   }
 }

@@ -21,10 +21,12 @@ namespace at::cuda::lms {
 // way the host waits where it has got too far ahead. That costs nothing: the
 // device still has as much work queued as the host is ahead.
 //
-// The lead is counted in operators and in their time on the device: small ones
-// take less of it than a host that is held up (it makes bytes again, or looks
-// for memory; another process, Python's collector) may need to catch up. Bytes
-// that they touch stand for a time that is not known.
+// The lead is counted in operators, and in bytes that they touch, which stand
+// for their time: small ones take less of it than a host that is held up
+// (another process, Python's collector) may need to catch up. To make bytes
+// again holds the host up for longer. Where that is done the lead is counted in
+// the operators' time instead, if it is known; copies, which a shorter one
+// helps more, are few then.
 
 // Marks are put behind groups of operators; the host stays at most kMarks ahead
 // of the device. A mark is what tells when its group has ended.
@@ -32,9 +34,9 @@ template <class Mark> class Lead {
  public:
   // Notes an operator that has been launched. True if a mark is to be put
   // behind it.
-  bool add(const Operator& op) {
+  bool add(const Operator& op, bool makes_again) {
     ++operators_;
-    ns_ += op.ns > 0 ? op.ns : touched_by(op) * kNs / kBytes;
+    ns_ += makes_again && op.ns > 0 ? op.ns : touched_by(op) * kNs / kBytes;
     return operators_ >= kOperators && ns_ >= kNs;
   }
 

@@ -24,7 +24,8 @@ void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   obey(actions_, sequel);
   sequel.draft = std::move(actions_.draft);
   sequel.dropped = std::move(actions_.dropped);
-  sequel.overtaken = books.progress.overtaken_by(op, stream);
+  sequel.overtaken =
+      books.progress.overtaken_by(op, stream, books.policy->makes_again());
 }
 
 // Starts the evictions that the policy wants, and pins what it wants to be

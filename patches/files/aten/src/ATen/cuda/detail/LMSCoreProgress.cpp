@@ -38,12 +38,15 @@ void Progress::tell(Request& request) {
   request.sent = request.drained = sent_;
 }
 
-Events Progress::overtaken_by(const Operator& op, Stream stream) {
+Events Progress::overtaken_by(
+    const Operator& op,
+    Stream stream,
+    bool makes_again) {
   if (arriving_.empty() && write_backs_.empty()) {
     lead_.clear();
     return {};
   }
-  if (!lead_.add(op)) {
+  if (!lead_.add(op, makes_again)) {
     return {};
   }
   note_arrivals();

@@ -55,7 +55,7 @@ class Progress {
   // `op` has been launched on the stream. The end of the operators that the
   // host is too far ahead of; empty if there are none such. See Note [The
   // host's lead].
-  Events overtaken_by(const Operator& op, Stream stream);
+  Events overtaken_by(const Operator& op, Stream stream, bool makes_again);
 
  private:
   struct WriteBack {
