@@ -114,7 +114,7 @@ class TestRecipes(TestCase):
 
     def test_gradients_of_embeddings(self) -> None:
         rows = torch.arange(512).reshape(64, 8) % 100
-        for mode, times in (("sum", 1), ("mean", 1), ("max", 0), (None, 1)):
+        for mode, times in (("sum", 1), ("mean", 1), ("max", 0), (None, 0)):
             gradients = []
             for device in ("cpu", "cuda"):
                 table = data(1024, 16).to(device).requires_grad_()

@@ -46,7 +46,7 @@ TEST(TheLead, LargeOperatorsAreCounted) {
 TEST(TheLead, OfSmallOperatorsTheBytesAreCounted) {
   const size_t longest = longest_lead(100'000, kMiB);
   EXPECT_TRUE(longest >= 1024);
-  EXPECT_TRUE(longest <= 1300);
+  EXPECT_TRUE(longest <= 1280);
 }
 
 TEST(TheLead, TimesThatAreKnownAreCounted) {

@@ -51,9 +51,26 @@ class TheValues : public testing::Test {
     return page;
   }
   void make_from(PageEntry& page, PageEntry& source) {
+    make_from(page, {Values::value_of(source)});
+  }
+  void make_from(PageEntry& page, std::vector<ValuePtr> sources) {
     auto recipe = std::make_shared<TestedIngredients>();
-    recipe->values.push_back(Values::value_of(source));
+    recipe->values = std::move(sources);
     values->note_made(page, std::move(recipe), 0);
+  }
+  // Of pages that are each made from the one before, and the first of them.
+  std::vector<std::unique_ptr<PageEntry>> row_of(size_t pages) {
+    std::vector<std::unique_ptr<PageEntry>> row;
+    row.push_back(page_of(100));
+    while (row.size() <= pages) {
+      auto page = page_of(100);
+      make_from(*page, *row.back());
+      row.push_back(std::move(page));
+    }
+    return row;
+  }
+  static bool ends_row(PageEntry& page) {
+    return Values::value_of(page)->ends_row;
   }
 
   FakeWorld world{"chaos"};
@@ -130,6 +147,51 @@ TEST_F(TheValues, KeepASourceThatADroppedPageNeeds) {
   values->let_go_of_sources(*made);
   EXPECT_FALSE(Values::is_kept(*source));
   EXPECT_EQ(values->needless, std::vector<PageEntry*>{source.get()});
+}
+
+TEST_F(TheValues, EndARowThatIsAsLongAsItMayBe) {
+  const auto row = row_of(30);
+  for (size_t i = 0; i <= 30; ++i) {
+    EXPECT_EQ(ends_row(*row[i]), i == 24) << i;
+  }
+  EXPECT_TRUE(values->can_be_made(*row[23]));
+  EXPECT_FALSE(values->can_be_made(*row[24]));
+  EXPECT_TRUE(values->can_be_made(*row[25]));
+}
+
+TEST_F(TheValues, EndARowWhereASkipDoes) {
+  for (const size_t length : {10, 11, 12}) { // and the sum
+    const auto row = row_of(length);
+    const auto sum = page_of(100);
+    make_from(*sum, {Values::value_of(*row.back()), Values::value_of(*row[8])});
+    EXPECT_EQ(ends_row(*sum), length >= 11) << length;
+  }
+}
+
+TEST_F(TheValues, TakeNoSmallArgumentForASkip) {
+  const auto row = row_of(12);
+  const auto weight = page_of(10);
+  const auto product = page_of(100);
+  make_from(
+      *product, {Values::value_of(*row.back()), Values::value_of(*weight)});
+  EXPECT_FALSE(ends_row(*product));
+}
+
+TEST_F(TheValues, EndARowWithStepsInPlace) {
+  const auto row = row_of(12);
+  const auto page = page_of(100);
+  make_from(*page, *row[0]);
+  const ValuePtr step = Values::value_of(*page);
+  values->note_write(*page);
+  make_from(*page, {step, Values::value_of(*row.back())}); // a sum
+  EXPECT_TRUE(ends_row(*page));
+  const ValuePtr sum = Values::value_of(*page);
+  values->note_write(*page);
+  make_from(*page, {sum}); // a ReLU
+  EXPECT_TRUE(ends_row(*page));
+  const auto next = page_of(100);
+  make_from(*next, *page);
+  EXPECT_EQ(Values::value_of(*next)->row, 1);
 }
 
 } // namespace

@@ -36,7 +36,7 @@ template <class Mark> class Lead {
   // behind it.
   bool add(const Operator& op, bool makes_again) {
     ++operators_;
-    ns_ += makes_again && op.ns > 0 ? op.ns : touched_by(op) * kNs / kBytes;
+    ns_ += makes_again && op.ns > 0 ? op.ns : time_of(touched_by(op));
     return operators_ >= kOperators && ns_ >= kNs;
   }
 
@@ -65,6 +65,9 @@ template <class Mark> class Lead {
   static constexpr uint64_t kBytes = uint64_t{256} << 20; // for kNs
   static constexpr size_t kMarks = 4;
 
+  static uint64_t time_of(uint64_t bytes) { // rounded up
+    return (bytes * kNs + kBytes - 1) / kBytes;
+  }
   static uint64_t touched_by(const Operator& op) {
     uint64_t bytes = 0;
     for (const Use& use : op.uses) {

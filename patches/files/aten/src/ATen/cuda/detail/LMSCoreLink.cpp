@@ -140,14 +140,14 @@ Link::Window Link::in(const Interval& it) {
 }
 
 uint64_t Link::ns(const Interval& it) const {
-  return static_cast<uint64_t>(copy_ns_ * static_cast<double>(it.bytes));
+  return copy_time(it, copy_ns_);
 }
 
 bool Link::has_time(const Interval& it) const {
   const Window leaves = out(it);
   const Window comes = in(it);
-  if (out_.sum(leaves.begin, leaves.length) < kSlack * ns(it) ||
-      in_.sum(comes.begin, comes.length) < kSlack * ns(it)) {
+  if (out_.sum(leaves.begin, leaves.length) < kCopySlack * ns(it) ||
+      in_.sum(comes.begin, comes.length) < kCopySlack * ns(it)) {
     return false;
   }
   const uint64_t count = in_.last(comes.begin, comes.length, ns(it));

@@ -24,6 +24,15 @@ namespace at::cuda::lms {
 //
 // A page that is to be dropped stays until its memory is needed.
 
+// A copy that could be spared needs so many times its time to be free: others
+// begin later than they could, and operators need more memory than planned.
+constexpr uint64_t kCopySlack = 2;
+
+// How long the interval's page takes to the host or back, nanoseconds.
+inline uint64_t copy_time(const Interval& it, double ns_per_byte) {
+  return static_cast<uint64_t>(ns_per_byte * static_cast<double>(it.bytes));
+}
+
 // The free time of one direction of the link, by position of a cycle.
 class FreeTime {
  public:
@@ -63,9 +72,6 @@ class Link {
   // Making again that is so many times as fast as a copy is not worth one: what
   // is copied comes back late now and then.
   static constexpr uint32_t kMostCopied = 32;
-  // A copy that could be spared needs so many times its time to be free: others
-  // begin later than they could, and operators need more memory than planned.
-  static constexpr uint64_t kSlack = 2;
 
   struct Window { // positions
     uint64_t begin;

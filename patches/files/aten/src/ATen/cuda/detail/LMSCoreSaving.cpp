@@ -8,15 +8,13 @@
 namespace at::cuda::lms {
 namespace {
 
-// A death is free if so many times the copy's time is: see Link.
-constexpr uint64_t kFree = 2;
 // Nothing is saved while copies of so much time are under way.
 constexpr uint64_t kMostUnderWay = 4'000'000; // nanoseconds
 
 } // namespace
 
 uint64_t Saving::ns(const Interval& it) const {
-  return static_cast<uint64_t>(copy_ns_ * static_cast<double>(it.bytes));
+  return copy_time(it, copy_ns_);
 }
 
 std::vector<char> Saving::free_deaths() const {
@@ -32,7 +30,7 @@ std::vector<char> Saving::free_deaths() const {
     const uint32_t before = (it.begin + n - begin) % n;
     // Where it is dead soon there is little to be won.
     if (ns(it) == 0 || out.sum(it.begin + 1, it.death) < ns(it) ||
-        out.sum(begin + 1, before) < kFree * ns(it)) {
+        out.sum(begin + 1, before) < kCopySlack * ns(it)) {
       continue;
     }
     out.take_first(begin + 1, before, ns(it));

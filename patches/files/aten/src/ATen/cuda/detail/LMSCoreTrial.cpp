@@ -29,7 +29,7 @@ Trial::Verdict Trial::follow(
       stalled_us_ = clock.stalled_us;
       return Verdict::kMark;
     case Phase::kTiming:
-      if (now < mark_ + cycle) {
+      if (now < mark_ + kTimed * cycle) {
         return Verdict::kGoOn;
       }
       phase_ = Phase::kTimed;

@@ -11,7 +11,7 @@ namespace at::cuda::lms {
 // Whether it is faster to make bytes again than to copy them depends on much
 // that no plan knows: which of the copies are hidden, which operators run
 // beside them, what a card does under load. So it is tried. A plan that only
-// copies is followed until a whole cycle of it has been timed. If streams stood
+// copies is followed until some cycles of it have been timed. If streams stood
 // still for copies meanwhile, one that makes bytes again is followed and timed
 // as well, and the faster one stays.
 class Trial {
@@ -53,6 +53,8 @@ class Trial {
   // The first cycles of a plan still have pages that are where the last one
   // left them.
   static constexpr uint64_t kSettling = 2;
+  // And those that follow differ by a tenth now and then.
+  static constexpr uint64_t kTimed = 3;
   // How long it takes to make bytes is found out while memory is short already.
   // A plan is made anew if that is known of one part in kMoreGains more, but
   // not more often than kMostTries.
@@ -63,8 +65,8 @@ class Trial {
     return gains > planned_gains_ + planned_gains_ / kMoreGains;
   }
 
-  // The cycle that is timed begins and ends with a mark. The host is ahead of
-  // the device by then, so they pass later.
+  // The time begins and ends with a mark. The host is ahead of the device by
+  // then, so they pass later.
   enum class Phase { kSettling, kTiming, kTimed };
 
   Verdict judge(double took_us, double stalled_us, uint64_t gains);
@@ -80,7 +82,7 @@ class Trial {
   Phase phase_ = Phase::kSettling;
   uint64_t mark_ = 0; // the last one
   double stalled_us_ = 0; // at the first one
-  double copying_us_ = 0; // a cycle that only copies
+  double copying_us_ = 0; // of kTimed cycles that only copy
 };
 
 } // namespace at::cuda::lms

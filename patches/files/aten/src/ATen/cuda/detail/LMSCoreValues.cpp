@@ -31,35 +31,32 @@ void Values::note_made(
   for (const ValuePtr& source : value->recipe->values) {
     source->made += page.bytes;
   }
+  extend_row(*value, page.bytes);
+}
+
+// The value has been made. See Note [Rows of dropped pages].
+void Values::extend_row(Value& value, size_t bytes) {
+  int longest = 0;
+  int shortest = kMostInRow;
+  bool ends_before = false; // with a step in place before this one
+  for (const ValuePtr& source : value.recipe->values) {
+    const bool is_here = source->holder != nullptr;
+    const int row = is_here ? (source->ends_row ? 0 : source->row)
+                            : std::max(0, source->row - 1);
+    ends_before = ends_before || (!is_here && source->ends_row);
+    longest = std::max(longest, row);
+    // What is much smaller is no part of a sum.
+    if (is_here ? source->holder->bytes >= bytes / 2
+                : source->recipe != nullptr) {
+      shortest = std::min(shortest, row);
+    }
+  }
+  value.row = longest + 1;
+  const bool ends_skip = longest >= shortest + kSkipped || ends_before;
+  value.ends_row = value.row >= (ends_skip ? kMostInRow / 2 : kMostInRow);
 }
 
 // --- what it takes ---
-
-// How many dropped pages have to be made, each from the next, before the value
-// is there.
-int Values::chain_below(const Value& value) {
-  if (!value.holder) {
-    return 0;
-  }
-  int longest = 0;
-  for (const ValuePtr& source : value.holder->sources) {
-    longest = std::max(longest, chain_below(*source) + 1);
-  }
-  return longest;
-}
-
-// So many dropped pages in a row are made from the value.
-void Values::raise(Value& value, int above) {
-  if (value.above >= above) {
-    return;
-  }
-  value.above = above;
-  if (value.holder) {
-    for (const ValuePtr& source : value.holder->sources) {
-      raise(*source, above + 1);
-    }
-  }
-}
 
 // What it takes to make the value; false if it cannot be made.
 bool Values::gather(const Value& value, Needs& needs) const {
@@ -79,7 +76,6 @@ bool Values::gather(const Value& value, Needs& needs) const {
     if (source->is_ending || !source->holder->is_watched) {
       return false;
     }
-    needs.chained = std::max(needs.chained, chain_below(*source));
     if (std::find(needs.sources.begin(), needs.sources.end(), source) ==
         needs.sources.end()) {
       needs.sources.push_back(source);
@@ -91,8 +87,7 @@ bool Values::gather(const Value& value, Needs& needs) const {
 // What it takes to make the page; false if it may not be dropped.
 bool Values::may_drop(const PageEntry& page, Needs& needs) const {
   return page.value && !page.is_newly_made && are_kept() &&
-      gather(*page.value, needs) &&
-      needs.chained + page.value->above < kMostChained;
+      !page.value->ends_row && gather(*page.value, needs);
 }
 
 bool Values::can_be_made(const PageEntry& page) {
@@ -127,7 +122,6 @@ bool Values::give_up(PageEntry& page, bool at_any_cost) {
   page.sources = std::move(needs.sources);
   for (const ValuePtr& source : page.sources) {
     ++source->needed;
-    raise(*source, page.value->above + 1);
   }
   dropped_.fetch_add(1);
   return true;
@@ -139,9 +133,7 @@ void Values::let_go_of_sources(PageEntry& page) {
   }
   dropped_.fetch_sub(1);
   for (const ValuePtr& source : page.sources) {
-    if (--source->needed == 0) {
-      source->above = 0;
-    }
+    --source->needed;
     end_if_needless(*source);
   }
   page.sources.clear();

@@ -20,7 +20,8 @@ struct Value {
   size_t result = 0; // which of the recipe's
   // Pages that were dropped and are made from what the holder has.
   uint32_t needed = 0;
-  int above = 0; // the longest row of such pages, each made from the next
+  int row = 0; // see Note [Rows of dropped pages]
+  bool ends_row = false; // and is never dropped
   size_t made = 0; // bytes of the pages that hold what is made from it
   bool is_ending = false; // about to be written to: no more pages need it
 };
@@ -46,12 +47,25 @@ struct Ingredients {
 //  - a source whose storage dies is kept: its page, with its memory and its
 //    place in the books, goes on without one.
 // All of them are on this device.
-// Sources may be paged out, and may be dropped themselves, up to kMostChained
-// deep.
+// Sources may be paged out, and may be dropped themselves.
+//
+// Note [Rows of dropped pages]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Where each page is made from the one before, as along a network, all of them
+// are made for the last one, and stay until their own uses. So that they do not
+// take too much memory, a row ends with a page that is never dropped. That is
+// where a skip connection ends, in the second half of the longest row, since
+// all that follows is made from that page alone:
+//
+//     x --> f --> g --> h --(+)--> y      y ends the row that x is in
+//     '---------------------'
+//
+// or where the row is as long as it may be. How long it is up to a value is
+// known when the value is made, so that a plan knows what can be dropped.
 //
 // Note [Small sources]
 // ~~~~~~~~~~~~~~~~~~~~
-// The gradient of a table of embeddings is made from tensors that are much
+// The gradient of an embedding bag's table is made from tensors that are much
 // smaller, and die at once. So a page whose storage dies is also kept while
 // pages are made from it that together are kSmall times as large.
 //
@@ -120,7 +134,9 @@ class Values {
 
  private:
   static constexpr int kMostSteps = 6; // to make one page
-  static constexpr int kMostChained = 24; // pages, each made from the next
+  // See Note [Rows of dropped pages].
+  static constexpr int kMostInRow = 24; // pages
+  static constexpr int kSkipped = 3; // pages that a skip leaves out, at least
   static constexpr size_t kSmall = 8; // see Note [Small sources]
 
   struct Needs {
@@ -128,10 +144,8 @@ class Values {
     uint64_t ns = 0;
     bool is_timed = true; // the time is known
     int steps = 0;
-    int chained = 0;
   };
-  static int chain_below(const Value& value);
-  static void raise(Value& value, int above);
+  static void extend_row(Value& value, size_t bytes);
   bool gather(const Value& value, Needs& needs) const;
   bool may_drop(const PageEntry& page, Needs& needs) const;
   uint32_t gain_by(const Needs& needs, size_t bytes);

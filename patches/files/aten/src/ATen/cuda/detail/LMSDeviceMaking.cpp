@@ -67,6 +67,7 @@ void Recipes::prepare(const Accesses& accesses) {
 }
 
 void Recipes::make(ManagedStorage* page) {
+  make_sources(*page);
   if (!device_.pager().fetcher.begin_making(page)) {
     return;
   }
@@ -113,6 +114,34 @@ void Recipes::make(ManagedStorage* page) {
   }
   device_.pager().fetcher.end_making();
   free_orphans();
+}
+
+// The dropped pages that it is made from, before anything is allocated for it:
+// if each step of a long row began with the next one, the results of all would
+// be in the making at once.
+void Recipes::make_sources(const ManagedStorage& page) {
+  while (true) {
+    c10::weak_intrusive_ptr<c10::StorageImpl> weak{
+        c10::intrusive_ptr<c10::StorageImpl>()};
+    {
+      const Lock lock(device_.mutex());
+      const auto source = std::find_if(
+          page.sources.begin(), page.sources.end(), [](const ValuePtr& value) {
+            return value->holder && managed(value->holder)->dropped;
+          });
+      if (source == page.sources.end()) {
+        return;
+      }
+      weak = managed((*source)->holder)->storage;
+    }
+    auto storage = weak.lock();
+    if (!storage) { // dying on another thread
+      std::this_thread::yield();
+    } else if (ManagedStorage* record = managed(storage.get())) {
+      made_as_sources_.fetch_add(record->bytes, std::memory_order_relaxed);
+      make(record);
+    }
+  }
 }
 
 // The results of the value's recipe.

@@ -187,7 +187,8 @@ void Device::finish_operator(
     }
     give_back(pins, sequel.freed);
     operator_.unmanaged =
-        map().end_operator(manage(results, stream, may_cross));
+        map().end_operator(manage(results, stream, may_cross)) +
+        recipes_.take_made_as_sources();
     if (C10_UNLIKELY(recipes_.are_kept())) {
       recipes_.tell_times(operator_, launched.signature);
     }

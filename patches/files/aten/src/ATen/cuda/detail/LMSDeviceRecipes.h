@@ -56,6 +56,12 @@ class Recipes final : public Values {
   // Makes what depends on the storage, which the caller holds a reference to.
   void make_dependents(ManagedStorage* source);
 
+  // Bytes that were made since the last operator for its storages to be made
+  // from. They stay until they are used themselves.
+  size_t take_made_as_sources() {
+    return made_as_sources_.exchange(0, std::memory_order_relaxed);
+  }
+
   // Lets go of what was kept for dropped pages and is needed no more.
   void free_orphans();
   // Makes what the storage has, which is resident and pinned, and compares: see
@@ -80,6 +86,7 @@ class Recipes final : public Values {
   double copy_ns() override;
   void on_needless(PageEntry& page) override;
 
+  void make_sources(const ManagedStorage& page);
   torch::jit::Stack run(const Value& value);
   c10::Storage storage_of(const ValuePtr& value);
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_made_from(
@@ -87,6 +94,7 @@ class Recipes final : public Values {
 
   Device& device_;
   std::atomic<bool> are_any_{false}; // for ever
+  std::atomic<size_t> made_as_sources_{0};
   Durations durations_; // of operators, by Recipe::signature or like it
   // Kept for others, needed no more; to be let go without the mutex.
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> orphans_;

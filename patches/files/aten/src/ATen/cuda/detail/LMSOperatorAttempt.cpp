@@ -2,8 +2,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/enum_tag.h>
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
+#include <ATen/cuda/detail/LMSOperatorRandom.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ bool Attempt::can_repeat() const {
 bool Attempt::may_always_run_again() const {
   const auto& schema = op_.schema();
   return can_repeat() && !is_capturing() && declares_writes(schema) &&
-      !schema.is_mutable() && !op_.hasTag(at::Tag::nondeterministic_seeded);
+      !schema.is_mutable() && !is_random(op_);
 }
 
 bool Attempt::may_run_again() const {
