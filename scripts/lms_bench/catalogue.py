@@ -109,13 +109,13 @@ WORKLOADS = (
 
 RIVALS = (
     Rival("ideal", "no LMS, on a device of unlimited memory", unlimited=True),
-    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=8, more=3),
+    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=15, more=3),
     Rival(
         "lms_deterministic",
         "Large Model Support with torch.backends.cudnn.deterministic",
         "deterministic",
         variables={"PYTORCH_LMS": "1"},
-        learning=8,
+        learning=15,
         more=3,
         usual=False,
     ),
