@@ -66,7 +66,7 @@ def first_line(error: Exception) -> str:
 def measure(
     workload: catalogue.Workload, rival: catalogue.Rival, batch: int, iterations: int
 ) -> dict[str, Any]:
-    """Trains, and takes the mean of the iterations from the fourth on, of LMS from the nineteenth."""
+    """Trains, and takes the mean from the fourth iteration on, of LMS from the nineteenth."""
     import simcuda
     import torch
 
