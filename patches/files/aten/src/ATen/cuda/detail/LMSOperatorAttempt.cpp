@@ -3,8 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
-#include <ATen/cuda/detail/LMSOperatorRandom.h>
-#include <ATen/cuda/detail/LMSOperatorTouched.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -38,15 +36,13 @@ bool is_as_before(const c10::IValue& argument) {
   return std::all_of(tensors.begin(), tensors.end(), is_as_before);
 }
 
-bool is_from_pytorch(const c10::FunctionSchema& schema) {
-  return starts_with(schema.name(), "aten::") ||
-      starts_with(schema.name(), "prims::");
-}
-
 } // namespace
 
-Attempt::Attempt(const c10::OperatorHandle& op, torch::jit::Stack& stack)
-    : op_(op),
+Attempt::Attempt(
+    const c10::OperatorHandle& op,
+    const OperatorTraits& traits,
+    torch::jit::Stack& stack)
+    : traits_(traits),
       stack_(stack),
       arguments_(
           stack.end() -
@@ -63,13 +59,11 @@ bool Attempt::has_done_something() const {
 }
 
 bool Attempt::can_repeat() const {
-  return is_from_pytorch(op_.schema());
+  return traits_.is_from_pytorch;
 }
 
 bool Attempt::may_always_run_again() const {
-  const auto& schema = op_.schema();
-  return can_repeat() && !is_capturing() && declares_writes(schema) &&
-      !schema.is_mutable() && !is_random(op_);
+  return traits_.has_no_effects && !is_capturing();
 }
 
 bool Attempt::may_run_again() const {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/cuda/detail/LMSOperatorTraits.h>
 #include <c10/util/SmallVector.h>
 
 namespace at::cuda::lms {
@@ -23,7 +24,10 @@ namespace at::cuda::lms {
 // One run of an operator on the calling thread, from its construction on.
 class Attempt {
  public:
-  Attempt(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  Attempt(
+      const c10::OperatorHandle& op,
+      const OperatorTraits& traits,
+      torch::jit::Stack& stack);
 
   // The operator has run: lets its arguments go before its results are managed.
   void end() {
@@ -41,7 +45,7 @@ class Attempt {
  private:
   bool has_done_something() const;
 
-  const c10::OperatorHandle& op_;
+  const OperatorTraits& traits_;
   torch::jit::Stack& stack_;
   // Kept, because who unpacks lists and the like takes them off the stack.
   c10::SmallVector<c10::IValue, 8> arguments_;

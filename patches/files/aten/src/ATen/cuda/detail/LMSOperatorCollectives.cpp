@@ -239,8 +239,8 @@ void run_collective(
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   const bool is_queued = is_synchronous(schema, arguments);
   const void* owner = process_group_of(schema, arguments);
-  auto pinned =
-      pin_arguments(schema, arguments, /*adopt=*/!is_adoption_paused());
+  auto pinned = pin_arguments(
+      OperatorTraits(op), schema, arguments, !is_adoption_paused());
   if (is_functional(schema)) {
     const auto at_end = c10::make_scope_exit([&] { unpin(pinned); });
     const AdoptionPause unwritten;

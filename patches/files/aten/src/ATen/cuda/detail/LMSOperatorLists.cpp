@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
+#include <ATen/cuda/detail/LMSOperatorTraits.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 
 #include <algorithm>

@@ -146,6 +146,7 @@ bool is_repeatable(
 
 std::shared_ptr<Recipe> Recipe::begin(
     const c10::OperatorHandle& op,
+    const OperatorTraits& traits,
     c10::DispatchKeySet below,
     c10::ArrayRef<c10::IValue> arguments,
     const PinsByDevice& pins) {
@@ -161,7 +162,7 @@ std::shared_ptr<Recipe> Recipe::begin(
   pins.front().first->recipes().note_recipe();
   const Lock lock(pins.front().first->mutex());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_needed = !is_updated_only(op.schema(), arguments, i);
+    const bool is_needed = !is_updated_only(traits, op.schema(), arguments, i);
     if (!recipe->add(is_needed ? arguments[i] : c10::IValue(), pins)) {
       return nullptr;
     }
@@ -170,7 +171,7 @@ std::shared_ptr<Recipe> Recipe::begin(
     return nullptr;
   }
   recipe->sign();
-  if (is_random(op)) {
+  if (traits.is_random) {
     recipe->device_ = pins.front().first->index();
     recipe->drawn_ = begin_drawing(recipe->device_);
   }

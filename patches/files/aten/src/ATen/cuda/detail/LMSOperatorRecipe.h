@@ -7,6 +7,7 @@
 #include <ATen/cuda/detail/LMSDeviceAccess.h>
 #include <ATen/cuda/detail/LMSOperatorFlags.h>
 #include <ATen/cuda/detail/LMSOperatorRandom.h>
+#include <ATen/cuda/detail/LMSOperatorTraits.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,7 @@ class Recipe final : public Ingredients {
   // if none is to be kept of it.
   static std::shared_ptr<Recipe> begin(
       const c10::OperatorHandle& op,
+      const OperatorTraits& traits,
       c10::DispatchKeySet below,
       c10::ArrayRef<c10::IValue> arguments,
       const PinsByDevice& pins);

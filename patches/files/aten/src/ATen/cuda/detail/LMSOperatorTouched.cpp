@@ -3,7 +3,6 @@
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 
-#include <string>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -51,13 +50,6 @@ void gather(const IValue& value, bool writes, TouchedList& out) {
   }
 }
 
-// Forward.
-bool is_batch_norm(const c10::FunctionSchema& schema) {
-  return starts_with(schema.name(), "aten::") &&
-      schema.name().find("batch_norm") != std::string::npos &&
-      schema.argumentIndexWithName("training");
-}
-
 // The fused optimizers declare that they write to gradients. They do where they
 // divide them by a scale.
 bool is_unscaled_gradient(
@@ -74,25 +66,12 @@ bool is_unscaled_gradient(
 
 } // namespace
 
-bool declares_writes(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  if (!starts_with(name, "aten::") && !starts_with(name, "prims::")) {
-    return false;
-  }
-  for (const char* silent :
-       {"batch_norm", "_rnn", "rrelu_with_noise", "_copy_from"}) {
-    if (name.find(silent) != std::string::npos) {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool is_updated_only(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> arguments,
     size_t index) {
-  if (!is_batch_norm(schema) ||
+  if (!traits.is_batch_norm ||
       !starts_with(schema.arguments()[index].name(), "running_")) {
     return false;
   }
@@ -101,15 +80,15 @@ bool is_updated_only(
 }
 
 TouchedList touched_by_arguments(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> values) {
   TouchedList touched;
-  const bool declared = declares_writes(schema);
-  const bool is_norm = !declared && is_batch_norm(schema);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    const bool silently =
-        is_norm ? is_updated_only(schema, values, i) : !declared;
+    const bool silently = traits.is_batch_norm
+        ? is_updated_only(traits, schema, values, i)
+        : !traits.declares_writes;
     const bool is_declared =
         alias && alias->isWrite() && !is_unscaled_gradient(schema, values, i);
     gather(values[i], silently || is_declared, touched);
@@ -141,10 +120,11 @@ Accesses take_device(TouchedList& touched, c10::DeviceIndex device) {
 }
 
 PinsByDevice pin_arguments(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> arguments,
     bool adopt) {
-  TouchedList touched = touched_by_arguments(schema, arguments);
+  TouchedList touched = touched_by_arguments(traits, schema, arguments);
   PinsByDevice pinned;
   try {
     while (!touched.empty()) {

@@ -3,10 +3,10 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperatorTraits.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
-#include <string_view>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -18,22 +18,16 @@ struct Touched {
 };
 using TouchedList = c10::SmallVector<Touched, 8>;
 
-inline bool starts_with(std::string_view name, std::string_view prefix) {
-  return name.substr(0, prefix.size()) == prefix;
-}
-
-// What the schema says about writes can be relied on for PyTorch's own
-// operators, but for a few older ones that update an argument silently.
-bool declares_writes(const c10::FunctionSchema& schema);
-
 // Batch norm updates its running statistics silently, in training; they have no
 // part in its results then. Whether the argument with the index is one of them.
 bool is_updated_only(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments,
     size_t index);
 
 TouchedList touched_by_arguments(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments);
 TouchedList touched_by_results(c10::ArrayRef<c10::IValue> results);
@@ -48,6 +42,7 @@ inline cudaStream_t current_stream(c10::DeviceIndex device) {
 // Pins the storages of an operator's arguments for the current streams, see
 // Device::pin. If it throws no pin is left behind.
 PinsByDevice pin_arguments(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments,
     bool adopt);

@@ -45,11 +45,13 @@ constexpr std::chrono::seconds kLongestEnabling{10};
 class OperatorScope {
  public:
   OperatorScope(
+      const OperatorTraits& traits,
       const c10::FunctionSchema& schema,
       c10::DispatchKeySet keys,
       c10::ArrayRef<IValue> arguments)
-      : name_(std::hash<c10::OperatorName>()(schema.operator_name())),
-        pinned_(pin_arguments(schema, arguments, !is_adoption_paused())) {
+      : traits_(traits),
+        pinned_(
+            pin_arguments(traits, schema, arguments, !is_adoption_paused())) {
     try {
       if (C10_UNLIKELY(Trace::get() != nullptr) && !is_adoption_paused() &&
           keys.has_backend(c10::BackendComponent::CUDABit)) {
@@ -79,7 +81,7 @@ class OperatorScope {
     if (C10_LIKELY(!device.recipes().are_wanted()) || is_capturing()) {
       return;
     }
-    recipe_ = Recipe::begin(op, below, arguments, pinned_);
+    recipe_ = Recipe::begin(op, traits_, below, arguments, pinned_);
     if (!device.recipes().are_kept()) {
       return;
     }
@@ -120,7 +122,11 @@ class OperatorScope {
           pins,
           take_device(touched, device->index()),
           current_stream(device->index()),
-          {name_, span_, is_its_own ? recipe_ : nullptr, signature_, results});
+          {traits_.name,
+           span_,
+           is_its_own ? recipe_ : nullptr,
+           signature_,
+           results});
     }
     if (span_.begin) {
       Trace::write_completed();
@@ -133,12 +139,12 @@ class OperatorScope {
   }
 
  private:
-  const uint64_t name_;
+  const OperatorTraits& traits_;
   PinsByDevice pinned_;
   Trace::Span span_;
   // Of an operator without a recipe, by what it has pinned.
   uint64_t sign() const {
-    size_t hash = name_;
+    size_t hash = traits_.name;
     for (const Pin& pin : pinned_.front().second) {
       hash = c10::hash_combine(hash, pin.record->bytes);
     }
@@ -170,14 +176,18 @@ c10::DispatchKeySet keys_after(c10::DispatchKeySet keys, DispatchKey key) {
 // `attempt`: null for an operator inside of another one.
 void run_once(
     const c10::OperatorHandle& op,
+    const OperatorTraits& traits,
     c10::DispatchKeySet below,
     torch::jit::Stack* stack,
     Attempt* attempt) {
   const auto& schema = op.schema();
   OperatorScope scope(
-      schema, below, torch::jit::last(*stack, schema.arguments().size()));
+      traits,
+      schema,
+      below,
+      torch::jit::last(*stack, schema.arguments().size()));
   {
-    const DrawScope drawing(is_random(op));
+    const DrawScope drawing(traits.is_random);
     if (attempt) {
       scope.keep(
           op, below, torch::jit::last(*stack, schema.arguments().size()));
@@ -198,10 +208,11 @@ void run_once(
 // Makes one piece of the free memory of every device that the operator's
 // arguments are on, and of the current one.
 void gather_for(
+    const OperatorTraits& traits,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> arguments,
     Gather how) {
-  TouchedList touched = touched_by_arguments(schema, arguments);
+  TouchedList touched = touched_by_arguments(traits, schema, arguments);
   (void)take_device(touched, c10::cuda::current_device());
   Device::get(c10::cuda::current_device())
       .consolidation()
@@ -216,6 +227,7 @@ void gather_for(
 // Redispatches to `below`. See Note [Gathering an operator's storages].
 void run_pinned(
     const c10::OperatorHandle& op,
+    const OperatorTraits& traits,
     c10::DispatchKeySet below,
     torch::jit::Stack* stack) {
   const UnderWay counted;
@@ -228,12 +240,12 @@ void run_pinned(
   }
   look_after_collectives();
   if (is_adoption_paused()) { // inside an operator, which may run again
-    run_once(op, below, stack, nullptr);
+    run_once(op, traits, below, stack, nullptr);
     return;
   }
-  Attempt attempt(op, *stack);
+  Attempt attempt(op, traits, *stack);
   if (!attempt.can_repeat()) {
-    run_once(op, below, stack, &attempt);
+    run_once(op, traits, below, stack, &attempt);
     return;
   }
   for (const auto how : {Gather::kRoomy, Gather::kTight}) {
@@ -242,7 +254,7 @@ void run_pinned(
       const UncaughtScope uncaught(
           attempt.may_always_run_again() ? Uncaught::kInPieces
                                          : Uncaught::kNone);
-      run_once(op, below, stack, &attempt);
+      run_once(op, traits, below, stack, &attempt);
       return;
     } catch (const Uncatchable&) { // NOLINT(bugprone-empty-catch)
       // It is in one piece the next time.
@@ -252,10 +264,26 @@ void run_pinned(
         throw;
       }
     }
-    gather_for(op.schema(), attempt.restore(), how);
+    gather_for(traits, op.schema(), attempt.restore(), how);
   }
-  run_once(op, below, stack, &attempt);
+  run_once(op, traits, below, stack, &attempt);
 }
+
+// Runs an operator like run_operator, and knows its traits.
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(const c10::OperatorHandle& op) : traits_(op) {}
+
+  void operator()(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet keys,
+      torch::jit::Stack* stack) const {
+    run_pinned(op, traits_, keys_after(keys, kKey), stack);
+  }
+
+ private:
+  const OperatorTraits traits_;
+};
 
 // A lazy clone shares the bytes of its original until one of them is written.
 // That takes a DataPtr of another kind on both, which is not adopted.
@@ -265,7 +293,9 @@ void lazy_clone_kernel(
     torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   for (const auto& [device, access] : touched_by_arguments(
-           schema, torch::jit::last(*stack, schema.arguments().size()))) {
+           OperatorTraits(op),
+           schema,
+           torch::jit::last(*stack, schema.arguments().size()))) {
     Device::get(device).release(access.storage);
   }
   const AdoptionPause shared;
@@ -285,7 +315,7 @@ void run_on_other_backend(
   const auto below = keys_after(keys, kKeyAboveAllBackends);
   // What a subclass or a mode of Python makes of it comes by again.
   if (below.has_any(kOtherBackends) && !below.has(DispatchKey::Python)) {
-    run_pinned(op, below, stack);
+    run_pinned(op, OperatorTraits(op), below, stack);
   } else {
     op.redispatchBoxed(below, stack);
   }
@@ -354,7 +384,7 @@ class Interception {
       // Those that have no kernel yet are looked at again when more is
       // registered.
       if (runs_on_cuda(*op) && dense_.insert(name).second) {
-        add(name, kKey, kernel_for(op->schema()));
+        add(name, kKey, kernel_for(*op));
       }
       if (runs_on_other_backends(*op) && !touches_no_bytes(op->schema()) &&
           !is_collective(op->schema()) && other_.insert(name).second) {
@@ -389,7 +419,8 @@ class Interception {
         "Large Model Support"));
   }
 
-  static c10::KernelFunction kernel_for(const c10::FunctionSchema& schema) {
+  static c10::KernelFunction kernel_for(const c10::OperatorHandle& op) {
+    const auto& schema = op.schema();
     if (touches_no_bytes(schema)) {
       return c10::KernelFunction::makeFallthrough();
     }
@@ -399,9 +430,11 @@ class Interception {
     if (is_collective(schema)) {
       return c10::KernelFunction::makeFromBoxedFunction<&run_collective>();
     }
-    return is_list_operator(schema)
-        ? c10::KernelFunction::makeFromBoxedFunction<&run_list_operator>()
-        : c10::KernelFunction::makeFromBoxedFunction<&run_operator>();
+    if (is_list_operator(schema)) {
+      return c10::KernelFunction::makeFromBoxedFunction<&run_list_operator>();
+    }
+    return c10::KernelFunction::makeFromBoxedFunctor(
+        std::make_unique<Kernel>(op));
   }
 
   std::mutex mutex_;
@@ -457,7 +490,7 @@ void run_operator(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
-  run_pinned(op, keys_after(keys, kKey), stack);
+  run_pinned(op, OperatorTraits(op), keys_after(keys, kKey), stack);
 }
 
 void run_inside(
@@ -465,7 +498,7 @@ void run_inside(
     c10::DispatchKeySet below,
     torch::jit::Stack* stack) {
   const AdoptionPause inside;
-  run_once(op, below, stack, /*attempt=*/nullptr);
+  run_once(op, OperatorTraits(op), below, stack, /*attempt=*/nullptr);
 }
 
 void pause_adoption() {
