@@ -24,6 +24,7 @@ from harness import (
 )
 from torch import nn
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.common_utils import TestCase
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -426,6 +427,18 @@ class TestRecipes(TestCase):
         assert_same(x, data())
         torch.cuda.set_enabled_lms(True)
         torch.ops.lms.set_chaos(True)
+
+    def test_span_in_a_profile(self) -> None:
+        y = torch.square(data().cuda())
+        with (
+            making(),
+            profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as run,
+        ):
+            y.neg()
+        (span,) = (event for event in run.events() if event.name == "lms::recompute")
+        assert span.concrete_inputs == [y.untyped_storage().nbytes()]
+        assert span.cpu_parent.name == "aten::neg"
+        assert [event.name for event in run.events()].count("aten::square") == 0
 
     def test_settings(self) -> None:
         assert lms.get_recompute()

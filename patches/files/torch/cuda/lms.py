@@ -20,7 +20,7 @@ Environment variables, read when CUDA is initialized:
   there, one JSON object per line, for ``lms trace replay``. One process per file.
 - ``PYTORCH_LMS_CONF``: ``policy:planned`` (the default) or ``policy:original``, which
   pages like the first Large Model Support: by least recent use, on demand, blocking
-  the host. For comparisons.
+  the host. For comparisons. ``recompute:off``, see :func:`set_recompute`.
 
 Messages go to the logger ``torch.cuda.lms``.
 """
@@ -54,6 +54,7 @@ __all__ = [
     "get_enabled_lms",
     "get_host_limit",
     "get_limit_lms",
+    "get_recompute",
     "get_size_lms",
     "is_available",
     "is_resident",
@@ -62,6 +63,7 @@ __all__ = [
     "set_enabled_lms",
     "set_host_limit",
     "set_limit_lms",
+    "set_recompute",
     "set_size_lms",
     "stats",
     "step",

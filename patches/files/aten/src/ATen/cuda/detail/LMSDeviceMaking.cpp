@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
+#include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -77,6 +78,9 @@ void Recipes::make(ManagedStorage* page) {
     value = page->value;
   }
   Freed freed(device_.pager().books.contention);
+  RECORD_USER_SCOPE_WITH_INPUTS(
+      "lms::recompute",
+      std::vector<c10::IValue>{static_cast<int64_t>(page->bytes)});
   try {
     const c10::cuda::CUDAGuard guard(device_.index());
     cudaStream_t stream = current_stream(device_.index());
@@ -120,28 +124,36 @@ void Recipes::make(ManagedStorage* page) {
 // if each step of a long row began with the next one, the results of all would
 // be in the making at once.
 void Recipes::make_sources(const ManagedStorage& page) {
-  while (true) {
-    c10::weak_intrusive_ptr<c10::StorageImpl> weak{
-        c10::intrusive_ptr<c10::StorageImpl>()};
-    {
-      const Lock lock(device_.mutex());
-      const auto source = std::find_if(
-          page.sources.begin(), page.sources.end(), [](const ValuePtr& value) {
-            return value->holder && managed(value->holder)->dropped;
-          });
-      if (source == page.sources.end()) {
-        return;
-      }
-      weak = managed((*source)->holder)->storage;
-    }
-    auto storage = weak.lock();
-    if (!storage) { // dying on another thread
-      std::this_thread::yield();
-    } else if (ManagedStorage* record = managed(storage.get())) {
-      made_as_sources_.fetch_add(record->bytes, std::memory_order_relaxed);
-      make(record);
+  const size_t made = make_all([&] { return dropped_sources_of(page); });
+  made_as_sources_.fetch_add(made, std::memory_order_relaxed);
+}
+
+Recipes::Storages Recipes::dropped_sources_of(const ManagedStorage& page) {
+  Storages storages;
+  const Lock lock(device_.mutex());
+  for (const ValuePtr& value : page.sources) {
+    if (value->holder && managed(value->holder)->dropped) {
+      storages.push_back(managed(value->holder)->storage);
     }
   }
+  return storages;
+}
+
+// Makes what is listed, until nothing is any more. Returns the bytes.
+size_t Recipes::make_all(c10::function_ref<Storages()> list) {
+  size_t made = 0;
+  for (auto storages = list(); !storages.empty(); storages = list()) {
+    for (const auto& weak : storages) {
+      auto storage = weak.lock();
+      if (!storage) { // dying on another thread
+        std::this_thread::yield();
+      } else if (ManagedStorage* page = managed(storage.get())) {
+        made += page->bytes;
+        make(page);
+      }
+    }
+  }
+  return made;
 }
 
 // The results of the value's recipe.
@@ -191,28 +203,17 @@ c10::Storage Recipes::storage_of(const ValuePtr& value) {
   return run(*value).at(value->result).toTensor().storage();
 }
 
-std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> Recipes::
-    storages_made_from(const ManagedStorage& source) {
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+Recipes::Storages Recipes::dependents_of(const ManagedStorage& source) {
+  Storages storages;
   const Lock lock(device_.mutex());
-  for (PageEntry* page : dependents_of(source)) {
+  for (PageEntry* page : Values::dependents_of(source)) {
     storages.push_back(managed(page)->storage);
   }
   return storages;
 }
 
 void Recipes::make_dependents(ManagedStorage* source) {
-  for (auto dependents = storages_made_from(*source); !dependents.empty();
-       dependents = storages_made_from(*source)) {
-    for (const auto& weak : dependents) {
-      auto storage = weak.lock();
-      if (!storage) { // dying on another thread
-        std::this_thread::yield();
-      } else if (ManagedStorage* page = managed(storage.get())) {
-        make(page);
-      }
-    }
-  }
+  make_all([&] { return dependents_of(*source); });
 }
 
 void Recipes::verify(ManagedStorage* page) {

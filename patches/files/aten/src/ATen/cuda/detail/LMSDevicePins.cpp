@@ -187,9 +187,9 @@ void Device::finish_operator(
     }
     give_back(pins, sequel.freed);
     operator_.unmanaged =
-        map().end_operator(manage(results, stream, may_cross)) +
-        recipes_.take_made_as_sources();
+        map().end_operator(manage(results, stream, may_cross));
     if (C10_UNLIKELY(recipes_.are_kept())) {
+      operator_.unmanaged += recipes_.take_made_as_sources();
       recipes_.tell_times(operator_, launched.signature);
     }
     if (launched.recipe) {

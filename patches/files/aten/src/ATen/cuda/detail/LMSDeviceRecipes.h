@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCudaDurations.h>
 #include <ATen/cuda/detail/LMSOperatorRecipe.h>
+#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <cstdint>
@@ -86,11 +87,14 @@ class Recipes final : public Values {
   double copy_ns() override;
   void on_needless(PageEntry& page) override;
 
+  using Storages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
+
   void make_sources(const ManagedStorage& page);
+  Storages dropped_sources_of(const ManagedStorage& page);
+  Storages dependents_of(const ManagedStorage& source);
+  size_t make_all(c10::function_ref<Storages()> list);
   torch::jit::Stack run(const Value& value);
   c10::Storage storage_of(const ValuePtr& value);
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_made_from(
-      const ManagedStorage& source);
 
   Device& device_;
   std::atomic<bool> are_any_{false}; // for ever
