@@ -122,9 +122,12 @@ DeviceMemory VirtualWorld::take(size_t bytes, Events& pending) {
 DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
   Request request;
   request.bytes = block_size(bytes);
+  request.is_joined = true;
   pager_->relocator.make_gap(request);
-  if (pager_->books.map.is_crowded(request)) {
+  for (int left = 2; left > 0 && pager_->books.map.is_crowded(request);
+       --left) {
     pager_->reclaimer.reclaim(request, Scope::kWindow, /*may_wait=*/true);
+    pager_->relocator.make_gap(request);
   }
   DeviceMemory memory = take(bytes, pending);
   if (!memory) {

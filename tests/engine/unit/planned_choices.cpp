@@ -171,6 +171,43 @@ TEST(PlannedChoices, WhatIsStillArrivingIsNoSoonerFree) {
       policy->choose_window(layout, request) == std::vector<Page*>{&draining});
 }
 
+TEST(PlannedChoices, PiecesAreDroppedInPlaceOfAWindowThatIsCopied) {
+  // Pages that can be made again, each between two that have to be copied.
+  constexpr size_t kBytes = 64 * kMinBlockSize;
+  std::vector<Page> pages(6);
+  Layout layout;
+  Segment segment;
+  segment.size = pages.size() * kBytes;
+  layout.add_segment(kBytes, segment);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    pages[i].id = i + 1;
+    pages[i].bytes = kBytes;
+    pages[i].resident = pages[i].evictable = true;
+    pages[i].gain = i % 2 == 0 ? 30 : 0;
+    const uintptr_t address = (i + 1) * kBytes;
+    layout.add_block(address, kBytes);
+    layout.find(address).second->page = &pages[i];
+  }
+  const auto policy = make_planned_policy();
+  Request request{2 * kBytes, 0};
+  const auto window = policy->choose_window(layout, request);
+  EXPECT_TRUE(window.size() == 2 && contains(window, &pages[1]));
+  request.is_joined = true;
+  const std::vector<Page*> pieces{&pages[0], &pages[2]};
+  EXPECT_TRUE(policy->choose_window(layout, request) == pieces);
+  // One of them is room enough where it lies.
+  request.bytes = kBytes;
+  EXPECT_TRUE(
+      policy->choose_window(layout, request) == std::vector<Page*>{&pages[0]});
+  // To make them again takes nearly as long as a copy.
+  request.bytes = 2 * kBytes;
+  for (Page& page : pages) {
+    page.gain = page.gain > 0 ? 1 : 0;
+    page.clean = page.gain == 0;
+  }
+  EXPECT_TRUE(policy->choose_window(layout, request) != pieces);
+}
+
 TEST(PlannedChoices, WhatDiesLeavesBeforeWhatComesBack) {
   // A page dies sooner than another is used again. But who evicts that one
   // has to copy it twice.

@@ -107,6 +107,47 @@ TEST(TheSpace, AnOperatorsRequestIsServedWhereverThereIsRoom) {
   }
 }
 
+// --- pieces ---
+
+TEST(TheSpace, PiecesAreWhatIsCheapestToMakeAgainWhereverItLies) {
+  World world(10);
+  world.remove(9); // free
+  world.pages[2].gain = 4;
+  world.pages[5].gain = 60;
+  world.pages[7].gain = 20;
+  const auto pieces = [&](size_t pages, size_t most) {
+    const Request request{pages * kPage, 0};
+    return cheapest_pieces(world.layout, request, world.ranking, 0, most);
+  };
+  const size_t joined = 3 * kPage / kCostOfCopy; // what it costs to move
+  const size_t dropped = 2 * kPage; // by this ranking
+  const std::vector<Page*> best{&world.pages[5], &world.pages[7]};
+  EXPECT_TRUE(pieces(3, joined + dropped + 1) == best);
+  EXPECT_TRUE(pieces(3, joined + dropped).empty());
+  EXPECT_TRUE(pieces(4, 10 * kPage).size() == 3);
+  EXPECT_TRUE(pieces(5, 10 * kPage).empty()); // the rest cannot be made
+  EXPECT_TRUE(pieces(1, 10 * kPage).empty()); // there is enough
+  world.pages[5].next_use = 0; // may not be evicted
+  EXPECT_TRUE(pieces(4, 10 * kPage).empty());
+}
+
+TEST(TheSpace, OneSearchForPiecesLooksAtFewOfManyBlocks) {
+  World some(5'000);
+  World many(100'000);
+  for (World* world : {&some, &many}) {
+    for (Page& page : world->pages) {
+      page.gain = 1;
+    }
+    world->ranking.looks = 0;
+    const Request request{kPage, 0};
+    EXPECT_TRUE(
+        cheapest_pieces(world->layout, request, world->ranking, 0, 10 * kPage)
+            .size() == 1);
+  }
+  EXPECT_TRUE(many.ranking.looks == some.ranking.looks);
+  EXPECT_TRUE(some.ranking.looks < 5'000);
+}
+
 TEST(TheSpace, WhatIsFetchedAheadIsTriedLater) {
   World world(20'000, /*evictable=*/false);
   world.pages[15'000].evictable = true;

@@ -33,8 +33,8 @@ AllocSource reclaim_for(
     size_t bytes,
     cudaStream_t stream,
     bool may_wait) {
-  const Request wanted{
-      block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)};
+  Request wanted{block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)};
+  wanted.is_joined = may_wait; // by make_room
   if (const size_t count =
           device.room().reclaim(wanted, Scope::kWindow, may_wait).count) {
     return count == 1 ? AllocSource::kReclaimOne
@@ -48,7 +48,8 @@ AllocSource reclaim_for(
                             : AllocSource::kFreeList;
 }
 
-// As the policy chooses. Returns how.
+// As the policy chooses, twice at most: what is free in pieces may not have let
+// itself be joined. Returns how.
 AllocSource make_room(Allocator::Allocation& wanted) {
   Device& device = wanted.device;
   device.room().free_memory_in_doubt();
@@ -58,10 +59,15 @@ AllocSource make_room(Allocator::Allocation& wanted) {
   }
   const Request request{
       block_size_for(wanted.bytes), reinterpret_cast<uintptr_t>(wanted.stream)};
+  AllocSource source = AllocSource::kFreeList;
   device.room().make_gap(request);
-  return is_free && device.room().is_needed(request)
-      ? reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true)
-      : AllocSource::kFreeList;
+  for (int left = 2; left > 0 && is_free && device.room().is_needed(request);
+       --left) {
+    source =
+        reclaim_for(device, wanted.bytes, wanted.stream, /*may_wait=*/true);
+    device.room().make_gap(request);
+  }
+  return source;
 }
 
 // What an allocation does that has found no room all the same.

@@ -44,9 +44,10 @@ struct Books {
   HostStore host;
   const std::unique_ptr<Policy> policy;
 
-  // What the request has to know of memory that is draining.
+  // What the request has to know of memory that is draining, and in pieces.
   void tell(Request& request) {
     draining.tell(progress, request);
+    request.is_joined = request.is_joined && world.traits().joins_memory;
     if (policy->makes_again() &&
         request.bytes < map.layout().reserved() / kLarge) {
       request.patience = request.bytes / kShortWait;

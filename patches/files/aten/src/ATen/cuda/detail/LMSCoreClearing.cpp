@@ -17,16 +17,13 @@ constexpr size_t kClearings = 16; // looked at for room outside, cheapest first
 // that are evicted for a smaller one are about as small, and soon back.
 constexpr size_t kLarge = 128;
 
-// A copy to the host takes so many times longer than one within the device.
-constexpr size_t kCostOfDraining = 16;
-
 class BytesToMove final : public Ranking {
  public:
   explicit BytesToMove(const Request& request) : request_(request) {}
 
   Cost cost_of(const Page& page) const override {
     return page.draining
-        ? Cost{0, kCostOfDraining * bytes_until_drained(page, request_.drained), 0}
+        ? Cost{0, kCostOfCopy * bytes_until_drained(page, request_.drained), 0}
         : Cost{0, 0, page.bytes};
   }
 

@@ -429,6 +429,21 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   return {0, wait, out + page.bytes * (1 + urgency)};
 }
 
+// To take the memory of all of them costs so much now: bytes that are copied
+// until the last of them is free, and those that leave or are made again
+// because of it. What comes back later comes ahead of its use.
+size_t PlannedPolicy::cost_now(const std::vector<Page*>& pages) const {
+  size_t wait = 0;
+  size_t traffic = 0;
+  for (const Page* page : pages) {
+    const Cost cost = cost_of(*page);
+    const bool is_copied = !page->draining && !page->clean;
+    wait = std::max(wait, cost.wait);
+    traffic += page->gain > 0 ? cost.traffic : is_copied ? page->bytes : 0;
+  }
+  return wait + traffic;
+}
+
 // What is fetched ahead can wait for the memory of what dies before its use.
 // What comes back would have to be fetched again, and soon if that is not much
 // later.
@@ -455,6 +470,13 @@ std::vector<Page*> PlannedPolicy::choose_window(
   sent_ = request.sent;
   drained_ = request.drained;
   auto pages = cheapest_window(layout, request, *this, &hand_);
+  if (request.is_joined) {
+    auto pieces =
+        cheapest_pieces(layout, request, *this, hand_, cost_now(pages));
+    if (!pieces.empty()) {
+      pages = std::move(pieces);
+    }
+  }
   ahead_ = nullptr;
   if (plan_) {
     for (Page* page : pages) {

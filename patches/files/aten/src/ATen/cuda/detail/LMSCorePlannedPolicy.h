@@ -75,6 +75,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
 
   Cost cost_of(const Page& page) const override;
+  size_t cost_now(const std::vector<Page*>& pages) const;
   bool may_evict(const Page& page) const override;
 
   bool is_plan_due() const;

@@ -36,6 +36,9 @@ struct Request {
   // The page that is fetched ahead of its use into the memory; null: an
   // operator needs it now. What is used before that page must stay then.
   const Page* ahead = nullptr;
+  // What is free for it is joined before it is served: see Note [Memory in
+  // pieces].
+  bool is_joined = false;
   // Where memory is being cleared for another request: what is free there is no
   // gap for this one. Empty: nowhere.
   Extent kept = {};
@@ -134,8 +137,9 @@ class Policy {
   // The page is about to be destroyed.
   virtual void on_death(Page* /*page*/) {}
 
-  // The pages to evict so that `request.bytes` contiguous bytes become free
-  // for its stream. Empty if there is no such set.
+  // The pages to evict so that `request.bytes` bytes become free for its
+  // stream, which are contiguous unless the request is joined. Empty if there
+  // is no such set.
   virtual std::vector<Page*> choose_window(
       const Layout& layout,
       const Request& request) = 0;

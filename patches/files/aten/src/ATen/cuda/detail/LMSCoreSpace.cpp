@@ -65,6 +65,41 @@ std::vector<Page*> cheapest_window(
   return std::move(best.pages);
 }
 
+std::vector<Page*> cheapest_pieces(
+    const Layout& layout,
+    const Request& request,
+    const Ranking& ranking,
+    uintptr_t hand,
+    size_t most) {
+  const Shelf& shelf = layout.shelf(request.bytes, request.stream);
+  std::vector<Page*> pages;
+  Sweep sweep(shelf, request, &hand);
+  while (sweep.next()) {
+    for (const Range& range : sweep.ranges()) {
+      if (range.block && is_movable(range, ranking) &&
+          range.block->page->gain > 0) {
+        pages.push_back(range.block->page);
+      }
+    }
+    if (sweep.has_looked_enough()) {
+      break;
+    }
+  }
+  std::stable_sort(
+      pages.begin(), pages.end(), [](const Page* a, const Page* b) {
+        return a->gain > b->gain;
+      });
+  size_t free = shelf.free;
+  size_t cost = request.bytes / kCostOfCopy;
+  size_t count = 0;
+  for (; count < pages.size() && free < request.bytes; ++count) {
+    free += pages[count]->bytes;
+    cost += ranking.cost_of(*pages[count]).traffic;
+  }
+  pages.resize(free >= request.bytes && cost < most ? count : 0);
+  return pages;
+}
+
 std::vector<Page*> cheapest_segments(
     const Layout& layout,
     size_t bytes,

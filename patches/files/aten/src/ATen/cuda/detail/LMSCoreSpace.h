@@ -34,6 +34,9 @@ class Ranking {
   }
 };
 
+// A copy to the host takes so many times longer than one within the device.
+constexpr size_t kCostOfCopy = 16;
+
 // Bytes to be copied to the host until the draining memory is free. `drained`:
 // see Request.
 inline size_t bytes_until_drained(const Page& page, uint64_t drained) {
@@ -64,6 +67,27 @@ std::vector<Page*> cheapest_window(
     const Request& request,
     const Ranking& ranking,
     uintptr_t* hand);
+
+// Note [Memory in pieces]
+// ~~~~~~~~~~~~~~~~~~~~~~~
+// The cheapest window of a large request is hardly ever cheap: between pages
+// that can be made again there lie others, which have to be copied while the
+// operator waits. But what is dropped need not lie side by side. A copy within
+// the device takes a small part of the time of one to the host, so it is often
+// better to drop pages anywhere, until all free memory together is enough, and
+// then to join it (Relocator::make_gap). Where it cannot be joined, there is
+// more room for the window that is chosen next.
+
+// The pages that can be made again and cost least for their size, as many as it
+// takes until the request's bytes are free, wherever they lie. None if they and
+// what has to be moved cost as much as copies of `most` bytes. Of as much
+// memory as one search looks at, from the hand on, which stays.
+std::vector<Page*> cheapest_pieces(
+    const Layout& layout,
+    const Request& request,
+    const Ranking& ranking,
+    uintptr_t hand,
+    size_t most);
 
 // How an extent of memory is made free: its pages move to free ranges outside.
 // Draining memory does not move. It is given up, inside of the extent and also
