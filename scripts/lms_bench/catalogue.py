@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FIRST_COUNTED = 3  # iterations before it fill caches, and show LMS what training does
@@ -107,16 +107,15 @@ WORKLOADS = (
     ),
 )
 
+_LMS = Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=15, more=3)
 RIVALS = (
     Rival("ideal", "no LMS, on a device of unlimited memory", unlimited=True),
-    Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=15, more=3),
-    Rival(
-        "lms_deterministic",
-        "Large Model Support with torch.backends.cudnn.deterministic",
-        "deterministic",
-        variables={"PYTORCH_LMS": "1"},
-        learning=15,
-        more=3,
+    _LMS,
+    replace(
+        _LMS,
+        name="lms_deterministic",
+        description=_LMS.description + " with torch.backends.cudnn.deterministic",
+        module="deterministic",
         usual=False,
     ),
     Rival(
