@@ -12,6 +12,7 @@ from lms_cli.verbs import (
     bench,
     build,
     demo,
+    docs,
     export,
     index,
     lint,
@@ -37,6 +38,7 @@ VERBS = (
     run,
     bench,
     trace,
+    docs,
     test,
 )
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it

@@ -90,3 +90,9 @@ class OutOfMemoryError(LmsError):
     """What one operator of a trace uses does not fit in the device's memory."""
 
     exit_code = 12
+
+
+class DocumentError(LmsError):
+    """A document links to something that is not there, or cannot be rendered."""
+
+    exit_code = 14

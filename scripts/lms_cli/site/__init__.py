@@ -1,0 +1,1 @@
+"""The documents as a web site, made by MkDocs."""

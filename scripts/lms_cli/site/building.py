@@ -1,0 +1,58 @@
+"""Running MkDocs on the documents, from an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from lms_cli import files, paths, progress
+from lms_cli.environments import toolbox
+from lms_cli.errors import DocumentError
+
+CONFIGURATION = Path("scripts/lms_cli/site/mkdocs.yml")
+VARIABLES = {"NO_MKDOCS_2_WARNING": "true"}  # Material's, on every start
+
+
+def build(folder: Path, root: Path = paths.ROOT) -> None:
+    """Make the site; `folder` is as it was if that fails.
+
+    Args:
+        folder: where the site is put. What else is in it is removed.
+        root: the repository whose documents are read.
+
+    Raises:
+        DocumentError: a link or an anchor leads nowhere, or a page is in no menu.
+    """
+    with progress.step("making the site"), files.folder_beside(folder) as made:
+        result = subprocess.run(
+            [*command(root, "build"), "--strict", "--site-dir", str(made)],
+            env={**os.environ, **VARIABLES},
+            capture_output=True,
+            text=True,
+        )
+        if result.returncode != 0:
+            raise DocumentError(
+                f"the documents cannot be made a site:\n{complaints(result.stderr)}",
+                f"Mend the pages that it names. The menu is nav in {CONFIGURATION}.",
+            )
+
+
+def complaints(said: str) -> str:
+    """What MkDocs says beside what it does."""
+    lines = said.rstrip().splitlines()
+    return "\n".join(f"  {line}" for line in lines if not line.startswith("INFO"))
+
+
+def serve(address: str) -> int:
+    """Serve the site until interrupted, made anew whenever a document changes."""
+    arguments = ["--dev-addr", address]
+    return subprocess.run(
+        [*command(paths.ROOT, "serve"), *arguments], env={**os.environ, **VARIABLES}
+    ).returncode
+
+
+def command(root: Path, verb: str) -> list[str]:
+    """The beginning of MkDocs's command line; its environment is made if need be."""
+    python = toolbox.make(paths.LOCKS / "docs.lock", "what makes the site")
+    return [str(python), "-m", "mkdocs", verb, "--config-file", str(root / CONFIGURATION)]
