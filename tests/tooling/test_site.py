@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
-from lms_cli import paths
-from lms_cli.errors import DocumentError
+from lms_cli import cli, paths
+from lms_cli.errors import DocumentError, UsageError
 from lms_cli.site import building
 
 FETCHED = re.compile(
@@ -88,3 +93,48 @@ def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     for complaint in ("'gone.md'", "'api.md#gone'", "'../README.md#gone'", "unlisted.md"):
         assert complaint in str(error.value)
     assert (folder / "docs" / "releases" / "index.html").read_text() == before
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def fetched(address: str, seconds: float) -> str:
+    """The first page of a server that is starting."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}/") as answer:
+                return str(answer.read(), "utf-8")
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def test_serving(address: str) -> None:
+    command = [str(paths.SCRIPT), "docs", "--serve", address]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert "<h1" in fetched(address, seconds=60)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "no.such.host.invalid:8000"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UsageError, match="cannot be served"):
+        building.serve(address)
+
+
+def test_an_address_that_is_taken() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(UsageError, match="in use"),
+    ):
+        building.serve(f"127.0.0.1:{server.getsockname()[1]}")

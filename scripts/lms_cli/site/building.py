@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 from lms_cli import files, paths, progress
 from lms_cli.environments import toolbox
-from lms_cli.errors import DocumentError
+from lms_cli.errors import DocumentError, UsageError
 
 CONFIGURATION = Path("scripts/lms_cli/site/mkdocs.yml")
 VARIABLES = {"NO_MKDOCS_2_WARNING": "true"}  # Material's, on every start
@@ -45,11 +46,21 @@ def complaints(said: str) -> str:
 
 
 def serve(address: str) -> int:
-    """Serve the site until interrupted, made anew whenever a document changes."""
-    arguments = ["--dev-addr", address]
-    return subprocess.run(
-        [*command(paths.ROOT, "serve"), *arguments], env={**os.environ, **VARIABLES}
-    ).returncode
+    """Serve the site until interrupted, made anew whenever a document changes.
+
+    Raises:
+        UsageError: nothing can be served at that address.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise UsageError(
+            f"the site cannot be served at {address}: {error}",
+            "Name another address and port: lms docs --serve 127.0.0.1:8001",
+        ) from None
+    words = [*command(paths.ROOT, "serve"), "--dev-addr", address]
+    return subprocess.run(words, env={**os.environ, **VARIABLES}).returncode
 
 
 def command(root: Path, verb: str) -> list[str]:

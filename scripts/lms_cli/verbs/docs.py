@@ -17,8 +17,8 @@ def configure_parser(subparsers: Any) -> None:
         "docs",
         help="make a web site of the documents",
         description="Make a web site of README.md and docs/, with a search and the functions' "
-        "reference. It needs no server and nothing from the network. A link that leads nowhere is "
-        "an error. Prints the site's folder last.",
+        "reference. Any web server can serve it, and a browser fetches nothing from elsewhere. A "
+        "link that leads nowhere is an error. Prints the site's folder last.",
     )
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
