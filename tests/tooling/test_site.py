@@ -99,6 +99,14 @@ def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     assert (folder / "docs" / "releases" / "index.html").read_text() == before
 
 
+def test_only_a_site_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    for folder in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(UsageError, match="no site"):
+            building.build(folder)
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+
+
 @pytest.fixture
 def address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -12,6 +12,7 @@ from lms_cli.environments import toolbox
 from lms_cli.errors import DocumentError, UsageError
 
 CONFIGURATION = Path("scripts/lms_cli/site/mkdocs.yml")
+INDEX = "search/search_index.json"  # which every site has
 VARIABLES = {"NO_MKDOCS_2_WARNING": "true"}  # Material's, on every start
 
 
@@ -19,13 +20,15 @@ def build(folder: Path, root: Path = paths.ROOT) -> None:
     """Make the site; `folder` is as it was if that fails.
 
     Args:
-        folder: where the site is put. What else is in it is removed.
+        folder: where the site is put, in place of an earlier one.
         root: the repository whose documents are read.
 
     Raises:
+        UsageError: the folder has something else in it.
         DocumentError: a link or an anchor leads nowhere, or a page is in no menu.
     """
-    with progress.step("making the site"), files.folder_beside(folder) as made:
+    require_own(folder)
+    with progress.step("making the site"), files.folder_beside(folder.resolve()) as made:
         result = subprocess.run(
             [*command(root, "build"), "--strict", "--site-dir", str(made)],
             env={**os.environ, **VARIABLES},
@@ -37,6 +40,14 @@ def build(folder: Path, root: Path = paths.ROOT) -> None:
                 f"the documents cannot be made a site:\n{complaints(result.stderr)}",
                 f"Mend the pages that it names. The menu is nav in {CONFIGURATION}.",
             )
+
+
+def require_own(folder: Path) -> None:
+    """Refuse to replace anything but an earlier site."""
+    if folder.is_dir() and ((folder / INDEX).is_file() or not any(folder.iterdir())):
+        return
+    if folder.exists():
+        raise UsageError(f"{folder} is there, and no site", "Name a new folder with --out.")
 
 
 def complaints(said: str) -> str:

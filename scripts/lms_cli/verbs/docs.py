@@ -25,7 +25,7 @@ def configure_parser(subparsers: Any) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder of the site, replaced if it exists (default: .lms/site)",
+        help="folder of the site, in place of an earlier one (default: .lms/site)",
     )
     place.add_argument(
         "--serve",
