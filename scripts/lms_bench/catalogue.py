@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 FIRST_COUNTED = 3  # iterations before it fill caches, and show LMS what training does
+ITERATIONS = (
+    6  # of a rival that need not learn and is alike in each, unless the user says otherwise
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class Rival:
     def uses_lms(self) -> bool:
         """Whether its figures depend on the engine."""
         return "PYTORCH_LMS" in self.variables
+
+    def counted(self, iterations: int) -> range:
+        """The iterations that count, from 0, where others run as many as are given."""
+        first = FIRST_COUNTED + self.learning
+        return range(first, first + iterations - FIRST_COUNTED + self.more)
 
     def prepare(self, training: Any) -> None:
         """Changes the training as a user of this rival would change the program."""

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lms_bench.catalogue import ITERATIONS
+
 from lms_cli.environments import options
 
 CARD = "A100-SXM-40GB"
-ITERATIONS = 6
 
 
 def configure_parser(subparsers: Any) -> None:
