@@ -55,7 +55,7 @@ def outcome(
     return {**found, "machine": {"seconds": time.monotonic() - began, "host_bytes": host_memory}}
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Of its message."""
     return (str(error).splitlines() or [""])[0]
 

@@ -96,3 +96,9 @@ class DocumentError(LmsError):
     """A document links to something that is not there, or cannot be rendered."""
 
     exit_code = 14
+
+
+class PlanError(LmsError):
+    """A script fails on the simulated device, or does not train for long enough to be timed."""
+
+    exit_code = 15

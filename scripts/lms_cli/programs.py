@@ -22,6 +22,7 @@ class Settings:
     devices: int = 1  # simulated
     kernels: str = "inline"  # simulated: inline, async or timed
     card: str | None = None  # whose times are simulated, with timed
+    driver_lock: bool = False  # whether calls wait while memory is page-locked, with timed
     limit: int | None = None  # bytes of device memory that LMS may use
 
 
@@ -60,5 +61,6 @@ def variables(
             devices=settings.devices,
             kernels=settings.kernels,
             card=settings.card,
+            driver_lock=settings.driver_lock,
         )
     return result

@@ -8,6 +8,8 @@ from typing import Any
 
 from lms_cli.environments import options
 
+FLAGS = ("--json",)
+
 
 def configure_parser(subparsers: Any) -> None:
     """Describe the verb's command line."""
@@ -54,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="SIZE", help="device memory that LMS may use, for example 4G"
     )
+    add_program(parser)
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add what says which program runs, and in which environment."""
     parser.add_argument(
         "--with",
         dest="packages",
@@ -72,9 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def protect(arguments: list[str]) -> list[str]:
     """The command line, with `--` before the `-m` of a program, which argparse takes for an option.
 
-    Every option before a program has a value.
+    Every option before a program has a value, but for `FLAGS`.
     """
-    before = {("run",): 0, ("trace", "record"): 1}  # arguments before the program
+    before = {("run",): 0, ("plan",): 0, ("trace", "record"): 1}  # arguments before the program
     for verb, count in before.items():
         if tuple(arguments[: len(verb)]) != verb:
             continue
@@ -86,7 +93,8 @@ def protect(arguments: list[str]) -> list[str]:
             if word == "--" or (not word.startswith("-") and count == 0):
                 break
             count -= not word.startswith("-")
-            at += 2 if word.startswith("-") and "=" not in word else 1
+            has_value = word.startswith("-") and "=" not in word and word not in FLAGS
+            at += 2 if has_value else 1
     return arguments
 
 
@@ -104,17 +112,27 @@ def execute(args: argparse.Namespace) -> int:
 def command_of(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """The program's command line and environment variables, everything it needs made."""
     from lms_cli import programs
+
+    settings = settings_of(args)
+    environment, overlay = environments_of(args)
+    variables = programs.variables(environment, settings, overlay)
+    return [str(overlay.python), args.script, *args.arguments], variables
+
+
+def environments_of(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The environment with the LMS wheel, and the one that runs the program, both made.
+
+    Raises:
+        UsageError: there is no such program.
+    """
     from lms_cli.environments import lms_environment
     from lms_cli.errors import UsageError
 
-    settings = settings_of(args)
     if not args.script.startswith("-") and not Path(args.script).is_file():
         raise UsageError(f"there is no program {args.script}")
     environment = options.chosen(args)
     lms_environment.installed_version(environment)
-    overlay = lms_environment.with_packages(environment, args.packages)
-    variables = programs.variables(environment, settings, overlay)
-    return [str(overlay.python), args.script, *args.arguments], variables
+    return environment, lms_environment.with_packages(environment, args.packages)
 
 
 def settings_of(args: argparse.Namespace) -> Any:

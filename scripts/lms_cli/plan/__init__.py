@@ -1,0 +1,1 @@
+"""`lms plan`: what a script would need and take on cards that nobody has at hand."""
