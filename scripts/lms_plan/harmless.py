@@ -78,14 +78,13 @@ def _leave_weights() -> None:
 
 
 def _leave_lms() -> None:
-    """What the script says of LMS itself is not what is planned."""
+    """Whether LMS is on, and the memory that it has, are what is planned, not what a script says.
+
+    Only the names that scripts use: LMS's own are called with the variables of the environment when
+    CUDA is initialised.
+    """
 
     def ignore(*_: Any, **__: Any) -> None:
         pass
 
-    for module, names in (
-        (torch.cuda, ("set_enabled_lms", "set_limit_lms")),
-        (torch.cuda.lms, ("set_host_limit",)),
-    ):
-        for name in names:
-            setattr(module, name, ignore)
+    torch.cuda.set_enabled_lms = torch.cuda.set_limit_lms = ignore

@@ -32,13 +32,14 @@ class CardPlan:
 
     card: Card
     ideal: Outcome  # memory without end
+    limited: Outcome | None = None  # the card's memory without LMS; None where that is no question
     lms: Outcome | None = None  # None where it fits
     deterministic: Outcome | None = None  # LMS with cudnn.deterministic; None where that is no use
 
     @property
     def fits(self) -> bool:
         """Whether it runs without LMS."""
-        return self.ideal.need <= self.card.memory
+        return fits(self.ideal, self.card) or (self.limited is not None and self.limited.ok)
 
     @property
     def gains(self) -> bool:
@@ -84,13 +85,23 @@ def on(runner: Runner, card: Card) -> CardPlan:
         PlanError: the script fails, or does not train for long enough.
     """
     ideal = _ideal(runner, card)
-    if ideal.need <= card.memory:
+    if fits(ideal, card):
         return CardPlan(card, ideal)
+    limited = None
+    if ideal.figures["peak_allocated_bytes"] <= card.memory:  # it may do with less than it takes
+        limited = runner.run(Run(card.name, "ideal", card.memory))
+        if limited.ok:
+            return CardPlan(card, ideal, limited)
     lms = runner.run(Run(card.name, "lms", card.memory))
     deterministic = None
     if ideal.figures["convolutions"] and not ideal.figures["deterministic"]:
         deterministic = runner.run(Run(card.name, "lms_deterministic", card.memory))
-    return CardPlan(card, ideal, lms, deterministic)
+    return CardPlan(card, ideal, limited, lms, deterministic)
+
+
+def fits(ideal: Outcome, card: Card) -> bool:
+    """Whether the card has all that PyTorch's allocator takes where there is enough."""
+    return ideal.need <= card.memory
 
 
 def _ideal(runner: Runner, card: Card) -> Outcome:

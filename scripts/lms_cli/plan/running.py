@@ -49,7 +49,8 @@ class Run:
     @property
     def title(self) -> str:
         """As progress and files name it."""
-        return f"{self.card}-{self.rival}"
+        limited = "" if self.capacity == UNLIMITED or self.rival != "ideal" else "-limited"
+        return f"{self.card}-{self.rival}{limited}"
 
 
 @dataclass

@@ -169,6 +169,8 @@ def _of_last(text: Callable[[Shares], str]) -> Callable[[CardPlan], str]:
 
 
 def _fits(plan: CardPlan) -> str:
+    if plan.limited is not None and plan.limited.ok:
+        return "just"
     return "yes" if plan.fits else f"no, {plan.ideal.need / plan.card.memory:.2f}x"
 
 
