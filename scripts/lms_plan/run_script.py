@@ -20,6 +20,8 @@ from typing import Any
 from lms_bench import catalogue
 from lms_bench.run_cell import first_line
 
+OURS = (__file__, runpy.__file__, "<frozen runpy>")
+
 
 def main() -> None:
     """Command line."""
@@ -52,13 +54,13 @@ def outcome(rival: catalogue.Rival, report: Path, program: list[str]) -> dict[st
         except Enough:
             return None
         except torch.cuda.OutOfMemoryError as error:
-            traceback.print_exc()
-            return {"status": "oom", "reason": first_line(error)}
+            print_traceback(error)
+            return {"status": "oom", "reason": str(error).splitlines()[-1]}  # LMS's own words
         except SystemExit as end:
             if end.code not in (None, 0):
                 return {"status": "failed", "reason": f"it ended with status {end.code}"}
         except BaseException as error:
-            traceback.print_exc()
+            print_traceback(error)
             return {"status": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
         return {"status": "short", "reason": f"{watcher.steps} steps", **watcher.so_far()}
 
@@ -71,6 +73,14 @@ def run(program: list[str]) -> None:
     else:
         sys.argv, sys.path[0] = program, str(Path(program[0]).resolve().parent)
         runpy.run_path(program[0], run_name="__main__")
+
+
+def print_traceback(error: BaseException) -> None:
+    """As Python prints it where nothing but the script runs."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename in OURS:
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
 
 
 def write(report: Path, found: dict[str, Any]) -> None:

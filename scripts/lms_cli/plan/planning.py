@@ -15,6 +15,7 @@ from lms_cli.plan.running import Run, Runner
 
 USABLE = 0.95  # of a card's memory: LMS leaves as much to others, such as the CUDA context
 GIB = 1 << 30
+WITH_LMS = named("rival", "lms").counted(ITERATIONS).stop  # iterations
 WORTH_SAYING = 0.02  # by how much an alternative must change the step
 
 
@@ -111,12 +112,12 @@ def _ideal(runner: Runner, card: Card) -> Outcome:
         return outcome
     name, log = runner.program.name, runner.log(run)
     if outcome.status == "short":
-        need = f"It needed {outcome.need / GIB:,.2f} GiB of device memory until then."
         raise PlanError(
-            f"{name} ended after {outcome.reason} of an optimizer; {ITERATIONS} are needed to "
-            f"time it, and {named('rival', 'lms').counted(ITERATIONS).stop} with LMS. {need}",
-            "Steps are counted by the optimizers of torch.optim and what derives from them. Let it "
-            f"train for longer. What it printed is in {log}.",
+            f"{name} ended after {outcome.reason} of an optimizer, and {ITERATIONS} are needed to "
+            f"time it, {WITH_LMS} with LMS. It has needed {outcome.need / GIB:,.2f} GiB of device "
+            "memory until then",
+            "Let it train for longer. Counted are the steps of optimizers that derive from "
+            f"torch.optim.Optimizer, in the script's own process. What it printed is in {log}.",
         )
     raise PlanError(
         f"{name} failed: {outcome.reason}\n{runner.last_lines(run)}",

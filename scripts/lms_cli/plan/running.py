@@ -21,6 +21,11 @@ from lms_cli.errors import PlanError
 
 RUNNER = Path(lms_plan.__file__).parent / "run_script.py"
 TIMEOUT = 1800  # seconds that a run may take
+HOW = {
+    "ideal": "without a limit",
+    "lms": "with LMS",
+    "lms_deterministic": "with LMS and cudnn.deterministic",
+}
 SHOWN_LINES = 8  # of what a script that failed has printed
 
 
@@ -47,10 +52,20 @@ class Run:
     capacity: int = UNLIMITED  # bytes of device memory
 
     @property
+    def _how(self) -> str:
+        if self.rival == "ideal" and self.capacity != UNLIMITED:
+            return "without LMS"
+        return HOW[self.rival]
+
+    @property
     def title(self) -> str:
-        """As progress and files name it."""
-        limited = "" if self.capacity == UNLIMITED or self.rival != "ideal" else "-limited"
-        return f"{self.card}-{self.rival}{limited}"
+        """As messages name it."""
+        return f"{self.card}, {self._how}"
+
+    @property
+    def slug(self) -> str:
+        """As files are named."""
+        return f"{self.card}-{self._how.replace(' ', '-')}"
 
 
 @dataclass
@@ -70,7 +85,7 @@ class Runner:
         Raises:
             PlanError: the program ended without a report.
         """
-        report = self.folder / f"{run.title}.json"
+        report = self.folder / f"{run.slug}.json"
         report.unlink(missing_ok=True)
         status = self._execute(run, report)
         try:
@@ -78,12 +93,12 @@ class Runner:
         except (OSError, ValueError):
             raise self._died(run, status) from None
         outcome = Outcome(row.pop("status"), row.pop("reason", ""), row)
-        progress.note(f"{self.program.name}, {run.title}: {summary(outcome)}")
+        progress.note(f"{self.program.name} on {run.title}: {summary(outcome)}")
         return outcome
 
     def log(self, run: Run) -> Path:
         """The file with what a run has printed."""
-        return self.folder / f"{run.title}.log"
+        return self.folder / f"{run.slug}.log"
 
     def last_lines(self, run: Run) -> str:
         """Of what it has printed, indented."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lms_cli.bench.cells import Outcome
-from lms_cli.plan.planning import GIB, CardPlan
+from lms_cli.plan.planning import GIB, WITH_LMS, CardPlan
 from lms_cli.plan.running import Program
 
 CONTENTS = {  # by the names of lms_plan.contents
@@ -94,8 +94,14 @@ def notes(plans: list[CardPlan]) -> list[str]:
         )
     for plan in plans:
         if plan.lms is not None and not plan.lms.ok:
-            said.append(f"{plan.card.name} with LMS: {plan.lms.status}: {plan.lms.reason}")
+            said.append(f"{plan.card.name} with LMS: {_why(plan.lms)}")
     return said
+
+
+def _why(failed: Outcome) -> str:
+    if failed.status == "short":
+        return f"it ended after {failed.reason}; {WITH_LMS} are needed, since LMS learns"
+    return failed.reason
 
 
 def _need_table(program: Program, ideal: Outcome) -> Any:
