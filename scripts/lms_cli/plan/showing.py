@@ -153,14 +153,14 @@ def _rows(plans: list[CardPlan]) -> list[tuple[str, Callable[[CardPlan], str]]]:
         ("  copied to the card", lms(lambda plan, outcome: _bytes(outcome.moved[0]))),
         ("  copied from the card", lms(lambda plan, outcome: _bytes(outcome.moved[1]))),
         ("  made again", lms(lambda plan, outcome: _bytes(_made(outcome)))),
-        ("with cudnn.deterministic, too", better(lambda plan, outcome: "runs")),
-        ("  a step", better(lambda plan, outcome: _time(outcome))),
-        ("  speed, of memory without end", better(lambda plan, outcome: _speed(plan, outcome))),
         ("of the time, computing", _of_last(lambda found: _percent(found.computing))),
         ("  making bytes again", lms(lambda plan, outcome: _percent(shares(outcome).making))),
         ("  waiting for copies", _of_last(lambda found: _percent(found.link))),
         ("  waiting for the host", _of_last(lambda found: _percent(found.host))),
         ("bound by", _of_last(lambda found: found.bound)),
+        ("with cudnn.deterministic, too", better(lambda plan, outcome: "runs")),
+        ("  a step", better(lambda plan, outcome: _time(outcome))),
+        ("  speed, of memory without end", better(lambda plan, outcome: _speed(plan, outcome))),
     ]
 
 
@@ -206,11 +206,15 @@ def _made(outcome: Outcome) -> float:
 
 
 def _memory(size: int) -> str:
+    if size == 0:
+        return "0"
     return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / MIB:,.1f} MiB"
 
 
 def _bytes(size: float) -> str:
     """Of what moves, in powers of ten as links are rated."""
+    if size == 0:
+        return "0"
     return f"{size / 1e9:,.2f} GB" if size >= 1e8 else f"{size / 1e6:,.2f} MB"
 
 
