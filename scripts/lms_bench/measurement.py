@@ -42,11 +42,6 @@ class Measurement:
         """Whether all that count have ended."""
         return self.iterations >= self._counted.stop
 
-    @property
-    def counts(self) -> bool:
-        """Whether one that counts has ended."""
-        return self.iterations > self._counted.start
-
     def iteration_ended(self) -> None:
         """What the program asks for from now on belongs to the next one."""
         import simcuda

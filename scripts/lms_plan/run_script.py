@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lms_bench import catalogue
+from lms_bench.measurement import memory
 from lms_bench.run_cell import first_line
 
 OURS = (__file__, runpy.__file__, "<frozen runpy>")
@@ -62,7 +63,7 @@ def outcome(rival: catalogue.Rival, report: Path, program: list[str]) -> dict[st
         except BaseException as error:
             print_traceback(error)
             return {"status": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
-        return {"status": "short", "reason": f"{watcher.steps} steps", **watcher.so_far()}
+        return {"status": "short", "reason": f"{watcher.steps} steps", **memory()}
 
 
 def run(program: list[str]) -> None:

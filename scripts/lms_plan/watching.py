@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lms_bench.catalogue import FIRST_COUNTED
-from lms_bench.measurement import Measurement, memory
+from lms_bench.measurement import Measurement
 
 from lms_plan.contents import Recording
 
@@ -63,10 +63,6 @@ class Watcher:
     def steps(self) -> int:
         """How many iterations have ended."""
         return self._measurement.iterations
-
-    def so_far(self) -> dict[str, Any]:
-        """The figures of a script that trained too little; times only if an iteration counted."""
-        return self._figures() if self._measurement.counts else memory()
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._leader is None or self._leader() is None:
