@@ -130,7 +130,8 @@ def test_tables_and_json(capsys, tmp_path):
     fitting = planning.CardPlan(Card("H100-SXM-80GB", 76 * GIB), outcome(5))
     short = planning.CardPlan(CARD, outcome(10), None, outcome(20, link=0.6), outcome(16))
     failing = planning.CardPlan(Card("RTX-4090-24GB", GIB), outcome(20), None, NO_MEMORY)
-    plans = [fitting, short, failing]
+    same = planning.CardPlan(CARD, outcome(10), None, outcome(20), outcome(20))
+    plans = [fitting, short, failing, same]
     showing.show(PROGRAM, plans, tmp_path)
     shown = capsys.readouterr().out
     rows = {
@@ -140,18 +141,18 @@ def test_tables_and_json(capsys, tmp_path):
     }
     assert rows["together"] == ["40.0 GiB"]
     assert rows[showing.UNUSED] == ["5.0 GiB"]
-    assert rows["fits without LMS"] == ["yes", "no, 1.33x", "no, 40.00x"]
-    assert rows["with LMS"] == ["-", "runs", "out of memory"]
-    assert rows["speed, of memory without end"] == ["-", "50.0 %", "-"]
-    assert rows["made again"] == ["-", "5.00 GB", "-"]
-    assert rows["with cudnn.deterministic, too"] == ["-", "runs", "-"]
-    assert rows["bound by"] == ["compute", "the link", "-"]
+    assert rows["fits without LMS"] == ["yes", "no, 1.33x", "no, 40.00x", "no, 1.33x"]
+    assert rows["with LMS"] == ["-", "runs", "out of memory", "runs"]
+    assert rows["speed, of memory without end"] == ["-", "50.0 %", "-", "50.0 %"]
+    assert rows["made again"] == ["-", "5.00 GB", "-", "5.00 GB"]
+    assert rows["with cudnn.deterministic, too"] == ["-", "runs", "-", "-"]
+    assert rows["bound by"] == ["compute", "the link", "-", "compute"]
     assert "RTX-4090-24GB with LMS: no memory" in shown
     assert f"is in {tmp_path}; its numbers mean nothing" in shown
 
     found = showing.report(PROGRAM, plans, tmp_path)
     assert found["need_bytes"] == sum(found["contents_bytes"].values()) == 40 * GIB
-    assert [card["fits"] for card in found["cards"]] == [True, False, False]
+    assert [card["fits"] for card in found["cards"]] == [True, False, False, False]
     assert found["cards"][1]["lms"]["of_ideal"] == 0.5
     assert found["cards"][1]["lms_deterministic"]["step_seconds"] == pytest.approx(0.016)
     assert found["cards"][2]["lms"] == {"status": "oom", "reason": "no memory"}

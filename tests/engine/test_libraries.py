@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lms_bench.catalogue import ITERATIONS
 from lms_cli import paths, releases
 from lms_cli.environments import lms_environment
+from lms_cli.plan.running import RUNNER
 from support import features, torchrun
 from support.device import PROGRAMS, Device
 from support.programs import Programs, programs_on
@@ -27,6 +30,7 @@ OTHER_EXAMPLES = [
     ("sharded.py", 32 * MIB, torchrun.PROCESSES),
     ("volumes.py", 60 * MIB, 1),
 ]
+PLANNED = ("fine_tune.py", "long_sequences.py", "volumes.py")  # of a library with a loop of its own
 FEATURES = [one for one in features.listed() if one.needs_libraries]
 
 
@@ -111,3 +115,24 @@ def test_example(with_libraries: Device, name: str, limit: int, processes: int) 
     off, on = losses
     assert len(off) >= 3 * processes
     assert on == off
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_sees_the_steps_of_a_library(
+    with_libraries: Device, tmp_path: Path, name: str
+) -> None:
+    if not with_libraries.simulated:
+        pytest.skip("scripts are planned in virtual time")
+    report = tmp_path / "report.json"
+    done = with_libraries.run(
+        *(RUNNER, "ideal", report, EXAMPLES / name, "--steps", 12),
+        kernels="timed",
+        card="A100-SXM-40GB",
+        capacity="1T",
+    )
+    assert done.status == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert (found["status"], len(found["steps_ns"])) == ("ok", ITERATIONS)
+    assert min(found["steps_ns"]) > 0
+    assert found["contents"]["parameters"] > MIB // 4
+    assert "paged in" not in done.stdout  # what the script prints at its end
