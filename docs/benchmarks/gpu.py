@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from lms_bench import catalogue  # noqa: E402
-from lms_bench.run_cell import first_line, lms_statistics  # noqa: E402
+from lms_bench.measurement import lms_statistics  # noqa: E402
+from lms_bench.run_cell import first_line  # noqa: E402
 
 PARTS = ("tests", "bits", "operators", "cells")
 # They build C++ programs and check other things than what runs on the device.
@@ -78,7 +79,7 @@ def main() -> int:
         parser.error("--out FOLDER: where shall the results go?")
     args.out.mkdir(parents=True, exist_ok=True)
     write(args.out, [json.loads(child(__file__, "--child", '{"does": "machine"}'))])
-    makers = {
+    makers: dict[str, Callable[[argparse.Namespace], bool]] = {
         "tests": run_tests,
         "bits": compare_bits,
         "operators": measure_operators,
@@ -130,7 +131,7 @@ def link_speed(ways: list[tuple[Any, Any]]) -> float:
         torch.cuda.current_stream().wait_stream(stream)
     end.record()
     torch.cuda.synchronize()
-    return times * sum(to.numel() for to, _ in ways) / begin.elapsed_time(end) / 1e6
+    return float(times * sum(to.numel() for to, _ in ways) / begin.elapsed_time(end) / 1e6)
 
 
 def child(*command: str) -> str:
@@ -405,7 +406,12 @@ def row(cells: list[str]) -> str:
 
 
 # What runs in a process of its own.
-CHILDREN = {"machine": machine, "operators": operators, "bits": compared, "cell": run_cell}
+CHILDREN: dict[str, Callable[..., Any]] = {
+    "machine": machine,
+    "operators": operators,
+    "bits": compared,
+    "cell": run_cell,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -64,8 +64,9 @@ def main() -> None:
         f"{'operator':<18} {'tensors':>7} {'off, us':>8} {'on, us':>8} {'more, us':>9} {'ratio':>6}"
     )
     for name, (count, _) in calls.items():
-        off, on = best[name, False], best[name, True]
-        print(f"{name:<18} {count:>7} {off:>8.2f} {on:>8.2f} {on - off:>9.2f} {on / off:>6.2f}")
+        without, with_lms = best[name, False], best[name, True]
+        more, ratio = with_lms - without, with_lms / without
+        print(f"{name:<18} {count:>7} {without:>8.2f} {with_lms:>8.2f} {more:>9.2f} {ratio:>6.2f}")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ namespace at::cuda::lms {
 // the operators' time instead, if it is known; copies, which a shorter one
 // helps more, are few then.
 
+// As far as the operators' times are known, the host is no further ahead.
+constexpr uint64_t kMostLead = 8'000'000; // nanoseconds
+
 // Marks are put behind groups of operators; the host stays at most kMarks ahead
 // of the device. A mark is what tells when its group has ended.
 template <class Mark> class Lead {
@@ -61,9 +64,9 @@ template <class Mark> class Lead {
  private:
   // Of a group, at least.
   static constexpr size_t kOperators = 4;
-  static constexpr uint64_t kNs = 2'000'000; // nanoseconds
-  static constexpr uint64_t kBytes = uint64_t{256} << 20; // for kNs
   static constexpr size_t kMarks = 4;
+  static constexpr uint64_t kNs = kMostLead / kMarks;
+  static constexpr uint64_t kBytes = uint64_t{256} << 20; // for kNs
 
   static uint64_t time_of(uint64_t bytes) { // rounded up
     return (bytes * kNs + kBytes - 1) / kBytes;

@@ -1,5 +1,7 @@
 #include <ATen/cuda/detail/LMSCorePlannedPolicy.h>
 
+#include <ATen/cuda/detail/LMSCoreLead.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -429,9 +431,10 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   return {0, wait, out + page.bytes * (1 + urgency)};
 }
 
-// To take the memory of all of them costs so much now: bytes that are copied
-// until the last of them is free, and those that leave or are made again
-// because of it. What comes back later comes ahead of its use.
+// To take the memory of all of them costs so much now: bytes that are still to
+// be copied, when the device gets here, until the last of them is free; and
+// those that leave or are made again because of it. What comes back later comes
+// ahead of its use.
 size_t PlannedPolicy::cost_now(const std::vector<Page*>& pages) const {
   size_t wait = 0;
   size_t traffic = 0;
@@ -441,7 +444,9 @@ size_t PlannedPolicy::cost_now(const std::vector<Page*>& pages) const {
     wait = std::max(wait, cost.wait);
     traffic += page->gain > 0 ? cost.traffic : is_copied ? page->bytes : 0;
   }
-  return wait + traffic;
+  const size_t until_here =
+      copy_ns_ > 0 ? static_cast<size_t>(kMostLead / copy_ns_) : 0;
+  return wait - std::min(wait, until_here) + traffic;
 }
 
 // What is fetched ahead can wait for the memory of what dies before its use.
