@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 FIRST_COUNTED = 3  # iterations before it fill caches, and show LMS what training does
-ITERATIONS = (
-    6  # of a rival that need not learn and is alike in each, unless the user says otherwise
-)
+ITERATIONS = 6  # of a rival that need not learn, unless the user says otherwise
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,16 @@ class Outcome:
         """Bytes of an iteration to the device and from it."""
         return float(self.figures["h2d_bytes"]), float(self.figures["d2h_bytes"])
 
+    @property
+    def made(self) -> float:
+        """Bytes that LMS made again in an iteration."""
+        return float(self.figures["lms_step"].get("lms.recompute.bytes", 0))
+
+    @property
+    def host(self) -> int:
+        """Peak of page-locked host memory, in bytes."""
+        return int(self.figures["peak_page_locked_bytes"])
+
 
 def subject(workload: str, card_name: str) -> Subject:
     """What `NAME` or `NAME@BATCH` and the name of a card stand for.

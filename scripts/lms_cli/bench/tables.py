@@ -139,9 +139,9 @@ def _details(results: Results, cell: Cell) -> tuple[str, ...]:
         f"{from_device / 1e9:,.2f}",
         "-" if bound is None else _times(to_device, bound.h2d_bytes),
         "-" if bound is None else _times(from_device, bound.d2h_bytes),
-        f"{_made(outcome) / 1e9:,.2f}",
+        f"{outcome.made / 1e9:,.2f}",
         "-" if outcome.figures["hidden"] is None else _percent(outcome.figures["hidden"]),
-        f"{outcome.figures['peak_page_locked_bytes'] / GIB:,.1f}",
+        f"{outcome.host / GIB:,.1f}",
         _replay(bound, outcome),
     )
 
@@ -156,14 +156,9 @@ def _of_optimum(cell: Cell, bound: Bound | None, outcome: Outcome) -> str:
 
 def _replay(bound: Bound | None, outcome: Outcome) -> str:
     """By how much the replay of the trace, which makes nothing again, takes longer."""
-    if bound is None or bound.replay_ns is None or _made(outcome) > 0:
+    if bound is None or bound.replay_ns is None or outcome.made > 0:
         return "-"
     return f"{100 * (bound.replay_ns / outcome.step_ns - 1):+.1f} %"
-
-
-def _made(outcome: Outcome) -> float:
-    """Bytes that were made again in an iteration."""
-    return float(outcome.figures["lms_step"].get("lms.recompute.bytes", 0))
 
 
 def _percent(share: float) -> str:

@@ -149,10 +149,10 @@ def _rows(plans: list[CardPlan]) -> list[tuple[str, Callable[[CardPlan], str]]]:
         ("with LMS", _with_lms),
         ("  a step", lms(lambda plan, outcome: _time(outcome))),
         ("  speed, of memory without end", lms(lambda plan, outcome: _speed(plan, outcome))),
-        ("  host memory", lms(lambda plan, outcome: _memory(_host(outcome)))),
+        ("  host memory", lms(lambda plan, outcome: _memory(outcome.host))),
         ("  copied to the card", lms(lambda plan, outcome: _bytes(outcome.moved[0]))),
         ("  copied from the card", lms(lambda plan, outcome: _bytes(outcome.moved[1]))),
-        ("  made again", lms(lambda plan, outcome: _bytes(_made(outcome)))),
+        ("  made again", lms(lambda plan, outcome: _bytes(outcome.made))),
         ("of the time, computing", _of_last(lambda found: _percent(found.computing))),
         ("  making bytes again", lms(lambda plan, outcome: _percent(shares(outcome).making))),
         ("  waiting for copies", _of_last(lambda found: _percent(found.link))),
@@ -195,14 +195,6 @@ def _time(outcome: Outcome) -> str:
 
 def _speed(plan: CardPlan, outcome: Outcome) -> str:
     return _percent(plan.ideal.step_ns / outcome.step_ns)
-
-
-def _host(outcome: Outcome) -> int:
-    return int(outcome.figures["peak_page_locked_bytes"])
-
-
-def _made(outcome: Outcome) -> float:
-    return float(outcome.figures["lms_step"].get("lms.recompute.bytes", 0))
 
 
 def _memory(size: int) -> str:
@@ -259,10 +251,10 @@ def _step(plan: CardPlan, outcome: Outcome | None) -> dict[str, Any] | None:
         "status": outcome.status,
         "step_seconds": outcome.step_ns / 1e9,
         "of_ideal": plan.ideal.step_ns / outcome.step_ns,
-        "host_bytes": _host(outcome),
+        "host_bytes": outcome.host,
         "to_device_bytes": to_device,
         "from_device_bytes": from_device,
-        "made_again_bytes": _made(outcome),
+        "made_again_bytes": outcome.made,
         "shares": {
             "computing": found.computing,
             "making_again": found.making,
