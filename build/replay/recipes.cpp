@@ -165,7 +165,6 @@ void Recipes::tell_times(size_t op, Operator& told) {
   told.ns = 0;
   if (are_kept()) {
     told.clock = world_.clock();
-    told.clock.copy_ns = world_.copy_ns();
     told.ns = static_cast<uint32_t>(std::min<uint64_t>(
         nanoseconds(trace_.operators[op].duration),
         std::numeric_limits<uint32_t>::max()));

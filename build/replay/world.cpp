@@ -61,9 +61,6 @@ void VirtualWorld::launch(Time duration) {
 void VirtualWorld::stall_until(Time time, Stall cause) {
   if (time > now_) {
     stalls_[static_cast<size_t>(cause)] += time - now_;
-    if (cause != Stall::kHost) {
-      stops_.push_back({now_, time});
-    }
     now_ = time;
   }
   if (traits_.blocks_host) {
@@ -198,7 +195,7 @@ at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
       std::move(of_memory));
   enqueue_copy(direction, id, copy.after.size());
   if (direction == Direction::kOut) {
-    leaving_.push_back(id);
+    leaving_.emplace_back(id, page.bytes);
   }
   return std::make_shared<CUevent_st>(
       CUevent_st{id, 0, copy.kind == Copy::Kind::kIn});
@@ -249,10 +246,6 @@ void VirtualWorld::mark(Stream /*stream*/, uint64_t mark) {
 }
 
 Clock VirtualWorld::clock() {
-  for (; !stops_.empty() && stops_.front().end <= host_; stops_.pop_front()) {
-    const Interval& stop = stops_.front();
-    clock_.stalled_us += microseconds(stop.end - stop.begin);
-  }
   for (; !marks_.empty() && marks_.front().second <= host_;
        marks_.pop_front()) {
     const auto [mark, time] = marks_.front();
@@ -260,20 +253,19 @@ Clock VirtualWorld::clock() {
     clock_.mark_us = marked_ == kUnknown ? 0 : microseconds(time - marked_);
     marked_ = time;
   }
+  clock_.copy_ns = copy_ns();
   return clock_;
 }
 
-// As the engine reckons: of all that was sent, what has come by now.
+// Of the last copies that have ended by now.
 double VirtualWorld::copy_ns() {
   link_.run_to(host_);
-  for (; !leaving_.empty() && link_.has_ended(leaving_.front(), host_);
+  for (; !leaving_.empty() && link_.has_ended(leaving_.front().first, host_);
        leaving_.pop_front()) {
-    left_ += link_.time_of(leaving_.front());
+    const auto [copy, bytes] = leaving_.front();
+    rate_.add(bytes, microseconds(link_.time_of(copy)));
   }
-  const auto sent = pager_->books.stats.paged_out.bytes;
-  return left_ > 0 && sent > 0
-      ? 1e-3 * static_cast<double>(left_) / static_cast<double>(sent)
-      : 1e9 / machine_.out_bandwidth;
+  return rate_.ns_per_byte().value_or(1e9 / machine_.out_bandwidth);
 }
 
 Time VirtualWorld::end_of(const CUevent_st& event) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSCoreCopyRate.h>
 #include <ATen/cuda/detail/LMSCorePager.h>
 #include <ATen/cuda/detail/LMSCoreValues.h>
 
@@ -154,11 +155,10 @@ class VirtualWorld final : public at::cuda::lms::World {
   std::array<std::deque<CopyId>, kDirections> queued_copies_;
   // What has ended by the host's clock is taken off, and in the clock.
   std::deque<std::pair<uint64_t, Time>> marks_;
-  std::deque<Interval> stops_; // of the stream, for copies
-  std::deque<CopyId> leaving_; // copies to the host
+  std::deque<std::pair<CopyId, size_t>> leaving_; // copies to the host, bytes
   at::cuda::lms::Clock clock_;
   Time marked_ = kUnknown; // when the last mark was passed
-  Time left_ = 0; // what copies to the host took
+  at::cuda::lms::CopyRate rate_;
 };
 
 } // namespace lms_replay

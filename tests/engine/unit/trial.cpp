@@ -16,17 +16,13 @@ constexpr uint64_t kCycle = 100; // operators
 // A program whose iterations take what the test says.
 class ATrial : public testing::Test {
  protected:
-  ATrial() {
-    trial.begin(now, /*gains=*/0);
-  }
-
-  // One iteration; true if another plan was asked for, which is followed then.
-  bool run(double us, double stalled, uint64_t gains = 50) {
+  // One iteration; true if another plan was asked for, which is followed then
+  // unless the trial declines it.
+  bool run(double us, uint64_t gains = 50) {
     bool is_asked = false;
     for (uint64_t i = 0; i < kCycle; ++i) {
       ++now;
       elapsed += us / kCycle;
-      clock.stalled_us += stalled / kCycle;
       seen += gains > 0 && i % (kCycle / gains) == 0 ? 1 : 0;
       pass_marks();
       const auto verdict = trial.follow(now, kCycle, seen, clock);
@@ -34,11 +30,16 @@ class ATrial : public testing::Test {
         marks.emplace_back(now, elapsed);
       } else if (verdict == Trial::Verdict::kPlanAnew) {
         is_asked = true;
-        trial.begin(now, seen);
-        seen = 0;
+        follow_another(gains);
       }
     }
     return is_asked;
+  }
+  void follow_another(uint64_t gains = 50) {
+    if (!trial.declines(reckoned_us)) {
+      trial.begin(now, trial.makes_again() ? gains : 0);
+      seen = 0;
+    }
   }
   void pass_marks() {
     while (!marks.empty() && marks.front().first + lead <= now) {
@@ -49,12 +50,25 @@ class ATrial : public testing::Test {
     }
   }
   // Iterations until another plan is asked for, at most 20.
-  int until_asked(double us, double stalled, uint64_t gains = 50) {
+  int until_asked(double us, uint64_t gains = 50) {
     int iterations = 1;
-    while (iterations < 20 && !run(us, stalled, gains)) {
+    while (iterations < 20 && !run(us, gains)) {
       ++iterations;
     }
     return iterations;
+  }
+  // Follows a plan that makes bytes again until it has been timed.
+  void time_making(double us) {
+    follow_another();
+    EXPECT_EQ(until_asked(us), 1); // now it knows how long that takes
+    // One to settle, three that are timed, and the host is ahead.
+    EXPECT_EQ(until_asked(us), 5);
+  }
+  // And one that only copies.
+  int until_timed_copying(double us) {
+    EXPECT_FALSE(trial.makes_again());
+    EXPECT_EQ(until_asked(us), 1); // the first was made of the other kind
+    return until_asked(us);
   }
 
   Trial trial;
@@ -63,76 +77,90 @@ class ATrial : public testing::Test {
   double passed = 0; // of them, at the last mark that has passed
   std::deque<std::pair<uint64_t, double>> marks; // that have not
   uint64_t lead = 30; // operators that the host is ahead of the device
+  double reckoned_us = 0; // that copies take by their plan
   Clock clock;
   uint64_t seen = 0;
 };
 
-TEST_F(ATrial, LeavesCopiesAloneThatNobodyWaitsFor) {
-  EXPECT_EQ(until_asked(1000, 15), 20);
-  EXPECT_FALSE(trial.makes_again());
-}
-
-TEST_F(ATrial, LeavesCopiesAloneWhereNothingCanBeMadeAgain) {
-  EXPECT_EQ(until_asked(1000, 500, /*gains=*/0), 20);
-  EXPECT_FALSE(trial.makes_again());
+TEST_F(ATrial, MakesAgainWithoutAPlan) {
+  EXPECT_TRUE(trial.makes_again());
 }
 
 TEST_F(ATrial, KeepsWhatIsFaster) {
-  // Two to settle, three that are timed, and the host is ahead.
-  EXPECT_EQ(until_asked(1000, 500), 6);
+  time_making(600);
+  EXPECT_EQ(until_timed_copying(1000), 5);
   EXPECT_TRUE(trial.makes_again());
-  EXPECT_EQ(until_asked(700, 20), 1); // now it knows how long that takes
-  EXPECT_EQ(until_asked(600, 10), 20);
+  EXPECT_EQ(until_asked(600), 1);
+  EXPECT_EQ(until_asked(600), 20); // and it tries no more
   EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, StaysWithCopiesThatAreFaster) {
+  time_making(1100);
+  EXPECT_EQ(until_timed_copying(1000), 20);
+  EXPECT_FALSE(trial.makes_again());
+}
+
+TEST_F(ATrial, DoesNotTryCopiesThatCannotBeFaster) {
+  reckoned_us = 601;
+  time_making(600);
+  EXPECT_TRUE(trial.makes_again());
+  EXPECT_EQ(until_asked(600), 20);
+  EXPECT_TRUE(trial.makes_again());
+}
+
+TEST_F(ATrial, TriesCopiesThatCouldBeFaster) {
+  reckoned_us = 599;
+  time_making(600);
+  EXPECT_FALSE(trial.makes_again());
 }
 
 TEST_F(ATrial, TimesTheDeviceAndNotTheHost) {
-  until_asked(1000, 500);
-  until_asked(600, 0);
+  time_making(980);
   lead = 90; // where the host does not wait for copies any more
-  EXPECT_EQ(until_asked(980, 0), 20);
+  EXPECT_LE(until_timed_copying(1000), 6); // its marks pass later
   EXPECT_TRUE(trial.makes_again());
-}
-
-TEST_F(ATrial, GoesBackToCopiesThatAreFaster) {
-  until_asked(1000, 500);
-  until_asked(1100, 400);
-  EXPECT_EQ(until_asked(1100, 400), 4);
-  EXPECT_FALSE(trial.makes_again());
-  // Once more, of cycles that only copied; and it tries no more.
-  EXPECT_EQ(until_asked(1000, 500), 2);
-  EXPECT_FALSE(trial.makes_again());
-  EXPECT_EQ(until_asked(1000, 500), 20);
 }
 
 TEST_F(ATrial, TimesIterationsThatDiffer) {
-  for (const double us : {1000, 1000, 900, 1200, 900}) {
-    EXPECT_FALSE(run(us, 500));
+  follow_another();
+  until_asked(1000);
+  run(1000);
+  for (const double us : {900, 1200, 900}) {
+    EXPECT_FALSE(run(us));
   }
-  EXPECT_TRUE(run(1000, 500)); // which took 1000 in the mean
-  until_asked(950, 10);
-  EXPECT_EQ(until_asked(950, 10), 20);
-  EXPECT_TRUE(trial.makes_again());
+  EXPECT_TRUE(run(1000)); // which took 1000 in the mean
+  EXPECT_EQ(until_timed_copying(1005), 20);
+  EXPECT_FALSE(trial.makes_again()); // it would be so little faster
 }
 
 TEST_F(ATrial, PlansAnewWhileItKnowsMore) {
-  until_asked(1000, 500, /*gains=*/10);
-  EXPECT_EQ(until_asked(900, 10, /*gains=*/10), 1);
-  EXPECT_EQ(until_asked(800, 10, /*gains=*/50), 1);
-  EXPECT_EQ(until_asked(600, 10, /*gains=*/100), 20);
-  EXPECT_TRUE(trial.makes_again());
+  follow_another(/*gains=*/10);
+  EXPECT_EQ(until_asked(900, /*gains=*/10), 1);
+  EXPECT_EQ(until_asked(800, /*gains=*/50), 1);
+  reckoned_us = 1000;
+  EXPECT_EQ(until_asked(600, /*gains=*/100), 5); // three plans are enough
 }
 
-TEST_F(ATrial, NoticesWhenStallsBegin) {
-  EXPECT_EQ(until_asked(1000, 0), 20);
-  EXPECT_LE(until_asked(1500, 500), 4);
-  EXPECT_TRUE(trial.makes_again());
+TEST_F(ATrial, PlansAnewAfterATimeWithoutAPlan) {
+  reckoned_us = 1000;
+  time_making(600);
+  trial.end_plan();
+  follow_another();
+  EXPECT_EQ(until_asked(600), 1);
+  EXPECT_EQ(until_asked(600), 20);
+}
+
+TEST_F(ATrial, TriesNothingWhereNothingCanBeMadeAgain) {
+  follow_another(/*gains=*/0);
+  EXPECT_EQ(until_asked(1000, /*gains=*/0), 20);
+  EXPECT_EQ(until_asked(1000), 1); // now something can
 }
 
 TEST_F(ATrial, KnowsNothingOfAnotherSequence) {
-  until_asked(1000, 500);
+  time_making(600);
   trial.forget();
-  EXPECT_FALSE(trial.makes_again());
+  EXPECT_TRUE(trial.makes_again());
 }
 
 } // namespace

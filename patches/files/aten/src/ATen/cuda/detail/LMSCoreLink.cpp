@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreLink.h>
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 namespace at::cuda::lms {
@@ -41,7 +42,7 @@ void FreeTime::take(uint64_t position, uint64_t ns) {
   }
 }
 
-void FreeTime::take_first(uint64_t begin, uint64_t length, uint64_t ns) {
+uint64_t FreeTime::take_first(uint64_t begin, uint64_t length, uint64_t ns) {
   const uint64_t n = free_.size();
   length = std::min(length, n);
   for (uint64_t i = 0; i < length && ns > 0; ++i) {
@@ -52,6 +53,7 @@ void FreeTime::take_first(uint64_t begin, uint64_t length, uint64_t ns) {
       ns -= taken;
     }
   }
+  return ns;
 }
 
 uint64_t FreeTime::last(uint64_t begin, uint64_t length, uint64_t ns) const {
@@ -156,13 +158,21 @@ bool Link::has_time(const Interval& it) const {
       capacity_;
 }
 
+double Link::copying_us() const {
+  const uint64_t operators =
+      std::accumulate(cycle_.ns.begin(), cycle_.ns.end(), uint64_t{0});
+  return static_cast<double>(operators + std::max(late_out_, late_in_)) / 1000;
+}
+
 void Link::copy(const Interval& it) {
   const Window leaves = out(it);
-  out_.take_first(leaves.begin, leaves.length, ns(it));
+  late_out_ += out_.take_first(leaves.begin, leaves.length, ns(it));
   if (it.length == 0) {
     return; // it does not come back
   }
   const Window comes = in(it);
+  const uint64_t free = in_.sum(comes.begin, comes.length);
+  late_in_ += ns(it) - std::min(ns(it), free);
   const uint64_t count = in_.take_last(comes.begin, comes.length, ns(it));
   resident_.add(
       comes.begin + comes.length - count,

@@ -40,8 +40,9 @@ class FreeTime {
 
   // In so many positions from `begin` on, which may go around: nanoseconds.
   uint64_t sum(uint64_t begin, uint64_t length) const;
-  // Takes the first of it there, or all if there is no more than that.
-  void take_first(uint64_t begin, uint64_t length, uint64_t ns);
+  // Takes the first of it there, or all if there is no more than that. Returns
+  // what is missing then.
+  uint64_t take_first(uint64_t begin, uint64_t length, uint64_t ns);
   // The last of it. Returns in how many positions it is.
   uint64_t take_last(uint64_t begin, uint64_t length, uint64_t ns);
   // In how many positions it would be.
@@ -67,6 +68,9 @@ class Link {
       double copy_ns);
 
   void run();
+  // Microseconds that the operators take together, and besides them the copies
+  // that the link had no free time for.
+  double copying_us() const;
 
  private:
   // Making again that is so many times as fast as a copy is not worth one: what
@@ -89,6 +93,8 @@ class Link {
   const double copy_ns_;
   FreeTime out_;
   FreeTime in_;
+  uint64_t late_out_ = 0; // nanoseconds of copies without free time
+  uint64_t late_in_ = 0;
 };
 
 } // namespace at::cuda::lms

@@ -48,11 +48,11 @@ void add_around(
 
 } // namespace
 
-Plan::Plan(Cycle cycle, size_t capacity, double copy_ns)
+Plan::Plan(Cycle cycle, size_t capacity, double copy_ns, bool makes_again)
     : cycle_(std::move(cycle)), fetches_from_(cycle_.length() + 1) {
   for (Interval& it : cycle_.intervals) {
     is_complete_ = is_complete_ && !it.is_endless;
-    it.gain = copy_ns > 0 ? it.gain : 0;
+    it.gain = makes_again ? it.gain : 0;
     gains_ += it.gain > 0 ? 1 : 0;
   }
   least_ = capacity / kSmallest;
@@ -63,15 +63,15 @@ Plan::Plan(Cycle cycle, size_t capacity, double copy_ns)
   }
   const size_t ahead = std::min(typical(), capacity / kMostAhead);
   const size_t made =
-      copy_ns > 0 ? std::min(2 * typical(), capacity / kMostMade) : 0;
+      makes_again ? std::min(2 * typical(), capacity / kMostMade) : 0;
   const size_t kept = capacity - ahead - made;
-  Saving saving(cycle_, copy_ns);
+  Saving saving(cycle_, makes_again ? copy_ns : 0);
   has_traffic_ = Victims(cycle_, kept, least_, saving.free_deaths()).run();
   choose_more_victims(kept);
   if (has_traffic_) {
-    if (copy_ns > 0) {
-      Link(cycle_, residency(), kept, copy_ns).run();
-    }
+    Link link(cycle_, residency(), kept, copy_ns);
+    link.run();
+    copying_us_ = link.copying_us();
     saves_ = saving.run();
     choose_fetches(capacity, kept);
   }

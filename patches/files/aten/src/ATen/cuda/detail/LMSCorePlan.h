@@ -46,8 +46,8 @@ class Plan {
   };
 
   // For pages that may take `capacity` bytes together. `copy_ns`: nanoseconds
-  // that a byte takes to the host; 0: nothing is made again.
-  Plan(Cycle cycle, size_t capacity, double copy_ns);
+  // that a byte takes to the host.
+  Plan(Cycle cycle, size_t capacity, double copy_ns, bool makes_again);
 
   uint32_t length() const {
     return cycle_.length();
@@ -55,6 +55,10 @@ class Plan {
   // False if the whole cycle fits.
   bool has_traffic() const {
     return has_traffic_;
+  }
+  // Microseconds that a cycle takes at least, if the plan only copies.
+  double copying_us() const {
+    return copying_us_;
   }
   // It is known how each interval ends.
   bool is_complete() const {
@@ -112,6 +116,7 @@ class Plan {
   std::vector<char> is_due_; // by interval; empty if nothing moves
   size_t least_ = 0; // bytes of a page that may be evicted
   uint64_t gains_ = 0;
+  double copying_us_ = 0;
   bool has_traffic_ = false;
   bool is_complete_ = true;
 };

@@ -122,13 +122,16 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
   actions.dropped = std::move(dropped_);
   if (is_plan_due()) {
     begin_plan(actions);
-    return;
+    if (plan_ && planned_at_ == history_.now()) {
+      return; // the new plan has been told of the operator
+    }
   }
   if (plan_) {
     follow_plan(op, actions);
   } else {
     for (const Use& use : op.uses) {
       use.page->next_use = use.page->death = Page::kNever;
+      use.page->gain = makes_again() ? use.gain : 0;
     }
   }
   wishes_.list(actions.fetch);
@@ -159,6 +162,7 @@ void PlannedPolicy::drop_plan() {
     dropped->plan = std::move(plan_);
     replace_wishes(dropped->wishes);
     dropped_ = std::move(dropped);
+    trial_.end_plan();
   }
   draft_.reset();
 }
@@ -188,12 +192,14 @@ bool PlannedPolicy::is_plan_due() const {
 }
 
 void PlannedPolicy::begin_plan(Actions& actions) {
-  const bool makes_again = trial_.makes_again();
+  // If nothing can be made, it is a plan that only copies.
+  const bool makes_again = trial_.makes_again() && gains_ > 0;
   planned_for_ = capacity_;
   draft_ = std::make_shared<PlanDraft>(
       history_,
       capacity_ - capacity_ / (makes_again ? kReserveToMake : kReserve),
-      makes_again ? copy_ns_ : 0);
+      copy_ns_,
+      makes_again);
   actions.draft = draft_;
   const uint64_t first = history_.now() - history_.lag() + 1;
   if (history_.uses_since(first) <= kMostAtOnce) {
@@ -203,7 +209,7 @@ void PlannedPolicy::begin_plan(Actions& actions) {
 
 void PlannedPolicy::PlanDraft::compute() {
   if (cycle.is_done() && !plan) {
-    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns);
+    plan = std::make_unique<Plan>(cycle.take(), capacity, copy_ns, makes_again);
   }
 }
 
@@ -219,6 +225,11 @@ bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
     return draft_ != nullptr;
   }
   if (!draft_->is_followed) {
+    if (trial_.declines(draft_->plan->copying_us())) {
+      is_plan_wanted_ = false;
+      draft_.reset();
+      return false;
+    }
     adopt(*draft_);
   }
   if (tell_pages(actions)) {
@@ -261,6 +272,7 @@ bool PlannedPolicy::tell_pages(Actions& actions) {
 }
 
 void PlannedPolicy::tell(Page* page, Actions& actions) {
+  page->gain = 0; // if it is dropped, that is by the plan
   const uint32_t number = idle_in(*page);
   if (number == Cycle::kNone) {
     return;
@@ -313,7 +325,7 @@ void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
   if (page->resident) {
     // Of what could not be made again one cycle ago, it may be known now.
     const bool may_drop =
-        makes_again() && (!interval.is_copied || interval.gain == 0);
+        plan_->gains() > 0 && (!interval.is_copied || interval.gain == 0);
     (may_drop ? actions.drop : actions.evict).push_back(page);
   }
 }
@@ -414,7 +426,10 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
     return {0, bytes_until_drained(page, drained_), 0};
   }
   if (page.gain > 0) {
-    return {0, 0, page.bytes / page.gain};
+    // Without a plan, what was used just now is likely to be needed soon.
+    const uint64_t age = history_.now() - page.last_use;
+    const uint64_t urgency = plan_ ? 0 : kUrgency / (age + kNear);
+    return {0, 0, page.bytes / page.gain * (1 + urgency)};
   }
   const size_t out = page.clean ? 0 : page.bytes;
   // What is on its way may itself wait for memory that is draining.

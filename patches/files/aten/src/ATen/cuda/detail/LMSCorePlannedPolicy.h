@@ -38,7 +38,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   void on_operator(const Operator& op, Actions& actions) override;
   bool advance(Draft& draft, Actions& actions) override;
   bool makes_again() const override {
-    return plan_ != nullptr && trial_.makes_again();
+    return trial_.makes_again();
   }
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
@@ -62,13 +62,21 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
   // See Note [Making a plan].
   struct PlanDraft final : Draft {
-    PlanDraft(const History& history, size_t bytes, double copy_ns)
-        : cycle(history), capacity(bytes), copy_ns(copy_ns) {}
+    PlanDraft(
+        const History& history,
+        size_t bytes,
+        double copy_ns,
+        bool makes_again)
+        : cycle(history),
+          capacity(bytes),
+          copy_ns(copy_ns),
+          makes_again(makes_again) {}
     void compute() override;
 
     CycleReader cycle;
     const size_t capacity;
-    const double copy_ns; // 0: nothing is made again
+    const double copy_ns;
+    const bool makes_again;
     std::unique_ptr<Plan> plan; // the one before once this one is followed
     Wishes wishes; // those that belong to the plan before
     bool is_followed = false;

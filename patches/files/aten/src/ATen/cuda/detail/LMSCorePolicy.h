@@ -58,7 +58,6 @@ struct Clock {
   // one before to it.
   uint64_t mark = 0;
   double mark_us = 0;
-  double stalled_us = 0; // so far: that streams stood still for copies
   double copy_ns = 0; // nanoseconds that a byte takes to the host
 };
 

@@ -18,11 +18,6 @@ enum class Activity : size_t {
   kWaitForMemory, // for memory that is being copied from, or moved bytes
   kCount
 };
-constexpr bool is_stall(Activity activity) {
-  return activity == Activity::kWaitForDemand ||
-      activity == Activity::kWaitForAhead ||
-      activity == Activity::kWaitForMemory;
-}
 
 struct TimeSpent {
   int64_t times = 0; // that took at least Times::kNoWait

@@ -1,32 +1,51 @@
 #include <ATen/cuda/detail/LMSCoreTrial.h>
 
-#include <utility>
-
 namespace at::cuda::lms {
+
+bool Trial::declines(double copying_us) {
+  if (makes_again_ || is_over_ || kTimed * copying_us < making_us_) {
+    return false;
+  }
+  makes_again_ = is_over_ = true;
+  plans_ = kMostPlans;
+  return true;
+}
+
+void Trial::begin(uint64_t now, uint64_t gains) {
+  begun_at_ = now;
+  planned_gains_ = gains;
+  phase_ = Phase::kSettling;
+  ++plans_;
+}
+
+bool Trial::is_stale(uint64_t gains) const {
+  if (makes_again_ && planned_gains_ == 0 && gains == 0) {
+    return false; // it only copies, and there is nothing else to do
+  }
+  return plans_ == 1 ||
+      (makes_again_ && !is_over_ && plans_ < kMostPlans &&
+       gains > planned_gains_ + planned_gains_ / kMoreGains);
+}
 
 Trial::Verdict Trial::follow(
     uint64_t now,
     uint64_t cycle,
     uint64_t gains,
     const Clock& clock) {
-  const uint64_t settling = makes_again_ ? cycle : kSettling * cycle;
-  if (now < begun_at_ + settling) {
-    return Verdict::kGoOn;
-  }
-  if (is_over_) {
-    return std::exchange(is_plan_stale_, false) ? Verdict::kPlanAnew
-                                                : Verdict::kGoOn;
-  }
   switch (phase_) {
     case Phase::kSettling:
-      if (makes_again_ && tries_ < kMostTries &&
-          (tries_ == 1 || knows_more(gains))) {
-        ++tries_;
+      if (now < begun_at_ + cycle) {
+        return Verdict::kGoOn;
+      }
+      if (is_stale(gains)) {
         return Verdict::kPlanAnew;
+      }
+      if (is_over_ || (makes_again_ && planned_gains_ == 0) ||
+          (!makes_again_ && now < begun_at_ + kSettling * cycle)) {
+        return Verdict::kGoOn;
       }
       phase_ = Phase::kTiming;
       mark_ = now;
-      stalled_us_ = clock.stalled_us;
       return Verdict::kMark;
     case Phase::kTiming:
       if (now < mark_ + kTimed * cycle) {
@@ -38,26 +57,24 @@ Trial::Verdict Trial::follow(
     case Phase::kTimed:
       break;
   }
-  return clock.mark == mark_
-      ? judge(clock.mark_us, clock.stalled_us - stalled_us_, gains)
-      : Verdict::kGoOn;
+  return clock.mark == mark_ && !is_over_ ? judge(clock.mark_us)
+                                          : Verdict::kGoOn;
 }
 
-Trial::Verdict Trial::judge(double took_us, double stalled_us, uint64_t gains) {
+Trial::Verdict Trial::judge(double took_us) {
   if (makes_again_) {
-    is_over_ = true;
-    makes_again_ = took_us < copying_us_ - copying_us_ / kLeastSaved;
-    is_plan_stale_ = !makes_again_;
-    return makes_again_ ? Verdict::kGoOn : Verdict::kPlanAnew;
+    making_us_ = took_us;
+    return change_kind();
   }
-  if (gains > 0 && stalled_us > took_us / kMostStalled) {
-    copying_us_ = took_us;
-    makes_again_ = true;
-    tries_ = 1;
-    return Verdict::kPlanAnew;
-  }
-  phase_ = Phase::kSettling; // another cycle is timed
-  return Verdict::kGoOn;
+  is_over_ = true;
+  const bool is_making_faster = making_us_ < took_us - took_us / kLeastSaved;
+  return is_making_faster ? change_kind() : Verdict::kGoOn;
+}
+
+Trial::Verdict Trial::change_kind() {
+  makes_again_ = !makes_again_;
+  plans_ = 0;
+  return Verdict::kPlanAnew;
 }
 
 } // namespace at::cuda::lms

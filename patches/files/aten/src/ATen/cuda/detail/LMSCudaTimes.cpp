@@ -11,8 +11,8 @@ constexpr size_t kKeptSpans = 1024;
 
 } // namespace
 
-void Times::add(Activity activity, Event begin, Event end) {
-  pending_.push_back({activity, std::move(begin), std::move(end)});
+void Times::add(Activity activity, Event begin, Event end, size_t bytes) {
+  pending_.push_back({activity, std::move(begin), std::move(end), bytes});
   if (pending_.size() > collect_at_) {
     if (collect_at_ > 0) {
       collect();
@@ -43,6 +43,7 @@ const Clock& Times::clock() noexcept {
     }
     marks_.pop_front();
   }
+  clock_.copy_ns = copy_ns();
   return clock_;
 }
 
@@ -54,7 +55,9 @@ void Times::collect() noexcept {
       TimeSpent& total = totals_.at(static_cast<size_t>(span.activity));
       ++(us < kNoWait ? total.none : total.times);
       total.us += us;
-      clock_.stalled_us += is_stall(span.activity) ? us : 0;
+      if (span.activity == Activity::kPageOut) {
+        rate_.add(span.bytes, us);
+      }
     } catch (const c10::Error&) {
       (void)cudaGetLastError(); // a time is lost, and no more
     }

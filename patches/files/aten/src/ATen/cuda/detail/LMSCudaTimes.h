@@ -1,8 +1,9 @@
 #pragma once
 
-#include <ATen/cuda/detail/LMSCudaEvent.h>
+#include <ATen/cuda/detail/LMSCoreCopyRate.h>
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 #include <ATen/cuda/detail/LMSCoreStats.h>
+#include <ATen/cuda/detail/LMSCudaEvent.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,13 +21,15 @@ class Times {
   // the host needs to launch them one after the other.
   static constexpr double kNoWait = 10;
 
-  // Between two timed events of one stream.
-  void add(Activity activity, Event begin, Event end);
+  // Between two timed events of one stream. `bytes`: of a copy.
+  void add(Activity activity, Event begin, Event end, size_t bytes = 0);
   // What is known by now.
   const TimesSpent& totals() noexcept;
-  // What was known when anybody asked last. It asks the device for nothing.
-  const TimesSpent& last_totals() const {
-    return totals_;
+  // Nanoseconds that a byte takes to the host, as far as it was known when
+  // anybody asked last. It asks the device for nothing.
+  double copy_ns() const {
+    constexpr double kAtFirst = 1.0 / 12; // of PCIe 3.0
+    return rate_.ns_per_byte().value_or(kAtFirst);
   }
   void add_mark(uint64_t mark, Event event);
   const Clock& clock() noexcept;
@@ -36,6 +39,7 @@ class Times {
     Activity activity;
     Event begin;
     Event end;
+    size_t bytes;
   };
 
   void collect() noexcept;
@@ -43,6 +47,7 @@ class Times {
   std::deque<Span> pending_; // in order of their launch
   size_t collect_at_ = 0; // pending spans
   TimesSpent totals_{};
+  CopyRate rate_;
   std::deque<std::pair<uint64_t, Event>> marks_; // pending, in order
   Event passed_; // the last mark that has
   Clock clock_;

@@ -138,7 +138,7 @@ Event CudaWorld::copy_on(cudaStream_t stream, const Copy& copy) {
     Event begin = record_timed_event(index_, stream);
     queue(copy, stream);
     end = record_timed_event(index_, stream);
-    times_.add(activity_of(copy.kind), std::move(begin), end);
+    times_.add(activity_of(copy.kind), std::move(begin), end, copy.page.bytes);
   }
   if (copy.kind == Copy::Kind::kOut && traits().evicts_all) {
     C10_CUDA_CHECK(cudaMemsetAsync(

@@ -78,18 +78,11 @@ uint64_t Recipes::ns_of(const Ingredients& recipe) const {
 }
 
 double Recipes::copy_ns() {
-  constexpr double kNsPerByte = 1.0 / 12; // of PCIe 3.0, until one has ended
-  const auto& copies = device_.world().times().last_totals().at(
-      static_cast<size_t>(Activity::kPageOut));
-  const auto copied = device_.pager().books.stats.paged_out.bytes;
-  return copies.us > 0 && copied > 0
-      ? 1000 * copies.us / static_cast<double>(copied)
-      : kNsPerByte;
+  return device_.world().times().copy_ns();
 }
 
 void Recipes::tell_times(Operator& op, uint64_t signature) {
   op.clock = device_.world().times().clock();
-  op.clock.copy_ns = copy_ns();
   op.ns = static_cast<uint32_t>(std::min<uint64_t>(
       durations_.of(signature), std::numeric_limits<uint32_t>::max()));
 }
