@@ -259,6 +259,19 @@ void reset_peak_stats(int64_t index) {
   HostMemory::get().reset_peak();
 }
 
+// Three numbers for each: id, bytes, place.
+std::vector<int64_t> device_pages_away(int64_t index) {
+  std::vector<int64_t> numbers;
+  if (Device* device = Device::find(static_cast<c10::DeviceIndex>(index))) {
+    for (const PageAway& page : pages_away(*device)) {
+      numbers.push_back(static_cast<int64_t>(page.id));
+      numbers.push_back(static_cast<int64_t>(page.bytes));
+      numbers.push_back(static_cast<int64_t>(page.place));
+    }
+  }
+  return numbers;
+}
+
 // The pins that Python holds. Anybody can call an operator with any number, so
 // what stands for a pin is no address, and one that was not given out is an
 // error. Numbers are not given out in order: a stale one is no other's pin.
@@ -376,6 +389,7 @@ TORCH_LIBRARY(lms, m) {
     HostMemory::get().set_limit(static_cast<size_t>(bytes));
   });
   m.def("stats(int device) -> Dict(str, int)", device_stats);
+  m.def("pages_away(int device) -> int[]", device_pages_away);
   m.def("reset_peak_stats(int device) -> ()", reset_peak_stats);
   m.def("reclaim_inactive() -> ()", reclaim_inactive);
   // Storages are passed as such, not as numbers: see PinTable.

@@ -48,6 +48,22 @@ void reset_peaks(Device& device) {
   stats.paged_out_bytes.peak = stats.paged_out_bytes.current;
 }
 
+std::vector<PageAway> pages_away(Device& device) {
+  using State = PageEntry::State;
+  using Place = PageAway::Place;
+  std::vector<PageAway> found;
+  const Lock lock(device.mutex());
+  for (const PageEntry* page : device.pager().books.pages.all()) {
+    if (page->state == State::kDropped || !page->host.empty()) {
+      const Place place = page->state == State::kDropped ? Place::kDropped
+          : page->state == State::kPagedOut              ? Place::kHost
+                                                         : Place::kBoth;
+      found.push_back({page->id, page->bytes, place});
+    }
+  }
+  return found;
+}
+
 std::string describe_memory(Device& device) {
   const auto host = HostMemory::get().stats();
   std::ostringstream out;
