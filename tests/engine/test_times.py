@@ -1,4 +1,4 @@
-"""How long copies take and streams wait, and what shows them; see checks/times.py."""
+"""How long copies take and streams wait; see checks/times.py."""
 
 from __future__ import annotations
 

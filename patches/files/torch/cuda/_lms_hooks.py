@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from . import _lms_snapshot
+
 # Who asks an `UntypedStorage` for its address wants to tell storages apart, and
 # gets an address that can be compared and is no memory (Note [Addresses to
 # compare] in LMSDevice.cpp), so that saving a model, say, does not make all of
@@ -369,6 +371,7 @@ def install() -> None:
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)
     _hook(torch.autograd.function.BackwardCFunction, "apply", _function_hook)
+    _hook(torch.cuda.memory, "_snapshot", _lms_snapshot.hook)
     profiler = torch.autograd.profiler
     _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
     _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))
