@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _lms_snapshot
+from . import _lms_log, _lms_snapshot
 
 # Who asks an `UntypedStorage` for its address wants to tell storages apart, and
 # gets an address that can be compared and is no memory (Note [Addresses to
@@ -239,6 +239,7 @@ def _let_cross(tensors: Iterable[Any]) -> None:
 
 def _backward_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_backward(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        _lms_log.look()
         ops = torch.ops.lms
         ops.begin_backward()
         scope = ops.set_autograd_scope(_IN_BACKWARD)

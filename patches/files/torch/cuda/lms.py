@@ -30,7 +30,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import logging
 import os
 import sys
 import threading
@@ -41,8 +40,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _lms_hooks
+from . import _lms_hooks, _lms_log
 from ._lms_library import engine, is_loaded
+from ._lms_log import logger
+from ._lms_metrics import metrics
 from ._lms_stats import device_index, stats
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ __all__ = [
     "get_size_lms",
     "is_available",
     "is_resident",
+    "metrics",
     "pin",
     "reclaim_inactive",
     "set_enabled_lms",
@@ -69,9 +71,8 @@ __all__ = [
     "step",
 ]
 
-stats.__module__ = __name__  # where it is public
-
-logger = logging.getLogger(__name__)
+for _function in (metrics, stats):
+    _function.__module__ = __name__  # where they are public
 
 _switching = threading.Lock()  # around turning on and off
 
@@ -135,6 +136,7 @@ def set_enabled_lms(enabled: bool) -> None:
             ) from None
         if enabled:
             _lms_hooks.install()
+            _lms_log.begin()
             _adopt_existing(ops)
         else:
             _lms_hooks.remove()
