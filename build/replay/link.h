@@ -54,6 +54,11 @@ class Link {
   // How long a copy that has ended waited for nothing but its memory.
   Time waited_for_memory(CopyId copy) const;
 
+  // When a copy that has ended was done.
+  Interval interval_of(CopyId copy) const {
+    return {copies_[copy].begin, copies_[copy].end};
+  }
+
   // Copies that were queued.
   size_t count() const {
     return copies_.size();

@@ -1,7 +1,8 @@
 // Replays a packed trace (see trace.h) from standard input:
-//   lms-replay POLICY on|off NAME=NUMBER...
+//   lms-replay POLICY on|off STEP NAME=NUMBER...
 // with what machine.h names of the machine. `on`: the policy may make bytes
-// again. The policy `none` runs nothing: only the bounds are printed.
+// again. The policy `none` runs nothing: only the bounds are printed. STEP is
+// the number of the one whose timeline is printed, from 0 on, `last` or `none`.
 
 #include "report.h"
 
@@ -9,6 +10,7 @@
 #include <exception>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace {
@@ -16,11 +18,19 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kNoPolicy = 2; // of that name; those there are on stderr
 
+std::optional<size_t> parse_step(const std::string& word) {
+  if (word == "none") {
+    return std::nullopt;
+  }
+  return word == "last" ? lms_replay::kNone : std::stoul(word);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: lms-replay POLICY on|off NAME=NUMBER...\n");
+  if (argc < 4) {
+    std::fprintf(
+        stderr, "usage: lms-replay POLICY on|off STEP NAME=NUMBER...\n");
     return kFailure;
   }
   try {
@@ -32,14 +42,14 @@ int main(int argc, char** argv) {
     }
     std::ios::sync_with_stdio(false);
     const lms_replay::Machine machine =
-        lms_replay::parse_machine({argv + 3, argv + argc});
+        lms_replay::parse_machine({argv + 4, argv + argc});
     std::optional<at::cuda::lms::PolicyKind> policy;
     if (known) {
       policy = *known;
       policy->traits.makes_again &= std::string_view(argv[2]) == "on";
     }
     lms_replay::replay_and_report(
-        std::cin, machine, policy ? &*policy : nullptr);
+        std::cin, machine, policy ? &*policy : nullptr, parse_step(argv[3]));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -13,7 +13,7 @@ constexpr Time kNanosecond = 1000; // picoseconds
 
 // An operator of the trace. The first of its values are what it overwrote.
 struct OperatorRecipe final : Ingredients {
-  Time duration = 0;
+  size_t op = 0;
   std::vector<uint32_t> overwritten; // the storages, by value
   std::vector<uint32_t> results; // storages that were allocated for it
 };
@@ -132,7 +132,7 @@ void Recipes::keep(
     return;
   }
   auto recipe = std::make_shared<OperatorRecipe>();
-  recipe->duration = trace_.operators[op].duration;
+  recipe->op = op;
   std::vector<ValuePtr> read;
   for (const TraceUse& use : uses) {
     TracePage& page = *pages[use.storage];
@@ -157,7 +157,8 @@ void Recipes::keep(
 }
 
 uint64_t Recipes::ns_of(const Ingredients& recipe) const {
-  return nanoseconds(static_cast<const OperatorRecipe&>(recipe).duration);
+  const size_t op = static_cast<const OperatorRecipe&>(recipe).op;
+  return nanoseconds(trace_.operators[op].duration);
 }
 
 void Recipes::tell_times(size_t op, Operator& told) {
@@ -240,8 +241,9 @@ DeviceMemory Recipes::run(const Value& value) {
       made = std::move(moment.at(recipe.values[i].get()));
     }
   }
-  world_.launch(recipe.duration);
-  time_ += recipe.duration;
+  const Time duration = trace_.operators[recipe.op].duration;
+  world_.launch(recipe.op, duration, value.result);
+  time_ += duration;
   Freed freed(pager_.books.contention);
   const Lock lock(pager_.books.mutex);
   pager_.books.map.note_unmanaged();
@@ -252,7 +254,8 @@ DeviceMemory Recipes::run(const Value& value) {
 // Of a storage that is not paged nothing is needed.
 DeviceMemory Recipes::allocate(uint32_t storage) {
   const size_t bytes = trace_.bytes[storage];
-  return is_paged(bytes) ? world_.allocate_for_operator(bytes) : Memory();
+  return is_paged(bytes) ? world_.allocate_for_operator(storage, bytes)
+                         : Memory();
 }
 
 // --- ends ---

@@ -66,7 +66,8 @@ void print_out_of_memory(const OutOfMemory& error) {
 void replay_and_report(
     std::istream& in,
     const Machine& machine,
-    const at::cuda::lms::PolicyKind* policy) {
+    const at::cuda::lms::PolicyKind* policy,
+    std::optional<size_t> step) {
   const Trace trace = read_trace(in);
   const bool tries = policy && policy->traits.makes_again && has_again(trace);
   const Measured measured = measured_part(trace, tries);
@@ -76,8 +77,14 @@ void replay_and_report(
     try {
       const Trace joined = with_chunks_joined(
           trace, machine.capacity / at::cuda::lms::kChunksInRoom);
-      print_totals(Simulation(joined, machine, *policy)
-                       .run(measured_part(joined, tries)));
+      Timeline timeline(joined);
+      Simulation simulation(
+          joined, machine, *policy, step ? &timeline : nullptr);
+      print_totals(simulation.run(measured_part(joined, tries)));
+      if (step) {
+        std::printf(", \"timeline\": ");
+        timeline.print(simulation.link(), *step);
+      }
     } catch (const OutOfMemory& error) {
       print_out_of_memory(error);
     }

@@ -62,10 +62,12 @@ size_t segment_size(
 Simulation::Simulation(
     const Trace& trace,
     const Machine& machine,
-    const at::cuda::lms::PolicyKind& policy)
+    const at::cuda::lms::PolicyKind& policy,
+    Timeline* timeline)
     : trace_(trace),
       machine_(machine),
-      world_(machine, policy.traits),
+      timeline_(timeline),
+      world_(machine, policy.traits, timeline),
       pager_(world_, /*device=*/0, policy.make()),
       recipes_(trace, world_, pager_),
       pages_(trace.bytes.size()) {
@@ -79,6 +81,9 @@ Totals Simulation::run(const Measured& measured) {
       start = mark();
     }
     play(trace_.events[event_]);
+  }
+  if (timeline_) {
+    timeline_->ended(world_.now());
   }
   return since(start);
 }
@@ -97,6 +102,9 @@ void Simulation::play(const Event& event) {
       launch();
       break;
     case EventKind::kStep:
+      if (timeline_) {
+        timeline_->began_step(world_.now());
+      }
       break;
   }
 }
@@ -123,7 +131,7 @@ void Simulation::prepare() {
 
 void Simulation::launch() {
   const TraceOperator& op = trace_.operators[next_operator_];
-  world_.launch(op.duration);
+  world_.launch(next_operator_, op.duration);
   at::cuda::lms::Pager::Sequel sequel(pager_.books);
   {
     const Lock lock(pager_.books.mutex);
@@ -180,7 +188,7 @@ void Simulation::allocate(size_t storage) {
 
 void Simulation::allocate(TracePage& page) {
   try {
-    page.memory = world_.allocate_for_operator(page.bytes);
+    page.memory = world_.allocate_for_operator(page.number, page.bytes);
   } catch (const NoRoom& lack) {
     fail(lack);
   }
@@ -202,10 +210,20 @@ void Simulation::allocate_small(size_t storage) {
         block_size(trace_.bytes[storage]),
         small_taken_ - machine_.capacity);
   }
+  if (timeline_) {
+    timeline_->took_small(storage, world_.now());
+  }
 }
 
 void Simulation::free(size_t storage) {
-  if (!is_paged(trace_.bytes[storage])) {
+  const bool is_small = !is_paged(trace_.bytes[storage]);
+  if (timeline_) {
+    timeline_->settle();
+    if (is_small) {
+      timeline_->gave_back_small(storage, world_.now());
+    }
+  }
+  if (is_small) {
     small_taken_ -= block_size(trace_.bytes[storage]);
   }
   recipes_.end(std::move(pages_[storage]));

@@ -56,10 +56,14 @@ class Simulation {
   Simulation(
       const Trace& trace,
       const Machine& machine,
-      const at::cuda::lms::PolicyKind& policy);
+      const at::cuda::lms::PolicyKind& policy,
+      Timeline* timeline = nullptr);
 
   // Throws OutOfMemory.
   Totals run(const Measured& measured);
+  Link& link() {
+    return world_.link();
+  }
 
  private:
   // Where the measured part begins in what is recorded.
@@ -84,6 +88,7 @@ class Simulation {
 
   const Trace& trace_;
   const Machine machine_;
+  Timeline* const timeline_; // null: nobody asks for it
   VirtualWorld world_;
   at::cuda::lms::Pager pager_;
   Recipes recipes_;

@@ -30,8 +30,11 @@ double microseconds(Time time) {
 
 } // namespace
 
-VirtualWorld::VirtualWorld(const Machine& machine, const Traits& traits)
-    : machine_(machine), traits_(traits), link_(machine) {}
+VirtualWorld::VirtualWorld(
+    const Machine& machine,
+    const Traits& traits,
+    Timeline* timeline)
+    : machine_(machine), traits_(traits), timeline_(timeline), link_(machine) {}
 
 void VirtualWorld::start(Pager& pager, Values& values, size_t capacity) {
   pager_ = &pager;
@@ -43,24 +46,33 @@ void VirtualWorld::start(Pager& pager, Values& values, size_t capacity) {
 
 // --- the program ---
 
-DeviceMemory VirtualWorld::allocate_for_operator(size_t bytes) {
+DeviceMemory VirtualWorld::allocate_for_operator(size_t storage, size_t bytes) {
   Events pending;
   DeviceMemory memory = take_with_room(bytes, pending);
   wait(nullptr, pending, Activity::kWaitForMemory);
+  if (timeline_) {
+    timeline_->took(storage, memory.get(), now_);
+  }
   return memory;
 }
 
-void VirtualWorld::launch(Time duration) {
+void VirtualWorld::launch(size_t op, Time duration, size_t made) {
   host_ += machine_.host_per_operator;
   stall_until(host_, Stall::kHost);
   computing_.push_back({now_, now_ + duration});
+  if (timeline_) {
+    timeline_->ran(op, computing_.back(), made);
+  }
   now_ += duration;
   enqueue(duration > 0 ? 1 : 0); // a view launches nothing
 }
 
-void VirtualWorld::stall_until(Time time, Stall cause) {
+void VirtualWorld::stall_until(Time time, Stall cause, CopyId copy) {
   if (time > now_) {
     stalls_[static_cast<size_t>(cause)] += time - now_;
+    if (timeline_) {
+      timeline_->waited(static_cast<size_t>(cause), {now_, time}, copy);
+    }
     now_ = time;
   }
   if (traits_.blocks_host) {
@@ -102,8 +114,10 @@ DeviceMemory VirtualWorld::allocate(
     const Page& page,
     bool is_ahead,
     Events& pending) {
-  return is_ahead ? take(page.bytes, pending)
-                  : take_with_room(page.bytes, pending);
+  DeviceMemory memory = is_ahead ? take(page.bytes, pending)
+                                 : take_with_room(page.bytes, pending);
+  is_ahead_ = is_ahead;
+  return memory;
 }
 
 // Null if no free range is large enough.
@@ -120,6 +134,7 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
   Request request;
   request.bytes = block_size(bytes);
   request.is_joined = true;
+  wanted_ = request.bytes;
   pager_->relocator.make_gap(request);
   for (int left = 2; left > 0 && pager_->books.map.is_crowded(request);
        --left) {
@@ -131,6 +146,7 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
     pager_->reclaimer.reclaim(request, Scope::kAll, /*may_wait=*/true);
     memory = take(bytes, pending);
   }
+  wanted_ = 0;
   if (!memory) {
     throw NoRoom(
         request.bytes,
@@ -140,6 +156,9 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
 }
 
 void VirtualWorld::free(void* memory) noexcept {
+  if (timeline_) {
+    timeline_->gave_back(memory, now_);
+  }
   memory_->release(reinterpret_cast<uintptr_t>(memory));
 }
 
@@ -155,10 +174,16 @@ HostPieces VirtualWorld::allocate_on_host(
     size_t bytes,
     HostMemory::Claim /*claim*/,
     HostMemory::Wait& /*wait*/) {
-  return {{nullptr, bytes}}; // there is always some
+  // There is always some.
+  return {{reinterpret_cast<char*>(++last_host_), bytes}};
 }
 
-void VirtualWorld::free_on_host(HostPieces /*pieces*/, at::cuda::lms::Event) {}
+void VirtualWorld::free_on_host(HostPieces pieces, at::cuda::lms::Event ready) {
+  if (timeline_) {
+    timeline_->gave_back_host(
+        pieces, {now_, ready ? ready->copy : CopyId{kNoCopy}});
+  }
+}
 
 bool VirtualWorld::finish(HostMemory::Wait& /*wait*/) {
   return false;
@@ -193,12 +218,25 @@ at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
       earliest,
       std::move(of_bytes),
       std::move(of_memory));
+  tell(copy);
   enqueue_copy(direction, id, copy.after.size());
   if (direction == Direction::kOut) {
     leaving_.emplace_back(id, page.bytes);
   }
   return std::make_shared<CUevent_st>(
       CUevent_st{id, 0, copy.kind == Copy::Kind::kIn});
+}
+
+void VirtualWorld::tell(const Copy& copy) {
+  if (timeline_) {
+    timeline_->copied(
+        copy.page,
+        direction_of(copy.kind),
+        is_ahead_,
+        wanted_,
+        copy.memory,
+        copy.host);
+  }
 }
 
 Events VirtualWorld::queued(Stream /*stream*/) noexcept {
@@ -225,8 +263,8 @@ void VirtualWorld::wait(
 void VirtualWorld::wait_for_copy(CopyId copy, Activity why) {
   const Time end = link_.end_of(copy);
   const Time held_up = link_.waited_for_memory(copy);
-  stall_until(std::min(end, now_ + held_up), Stall::kMemory);
-  stall_until(end, stall_for(why));
+  stall_until(std::min(end, now_ + held_up), Stall::kMemory, copy);
+  stall_until(end, stall_for(why), copy);
 }
 
 // --- what is made again ---
@@ -236,7 +274,11 @@ uint32_t VirtualWorld::gain(const Page& page) {
 }
 
 bool VirtualWorld::give_up(Page& page, bool at_any_cost) {
-  return values_->give_up(page, at_any_cost);
+  const bool is_given_up = values_->give_up(page, at_any_cost);
+  if (timeline_ && is_given_up) {
+    timeline_->dropped(page, now_, wanted_);
+  }
+  return is_given_up;
 }
 
 // --- what has happened ---
@@ -284,7 +326,10 @@ bool VirtualWorld::wait_on_host(const at::cuda::lms::Event& event) noexcept {
   if (event) {
     host_ = std::max(host_, end_of(*event));
     if (traits_.blocks_host && event->copy != kNoCopy) {
-      stall_until(host_, event->is_page_in ? Stall::kDemanded : Stall::kMemory);
+      stall_until(
+          host_,
+          event->is_page_in ? Stall::kDemanded : Stall::kMemory,
+          event->copy);
     }
   }
   return true;

@@ -7,6 +7,7 @@
 #include "link.h"
 #include "machine.h"
 #include "memory.h"
+#include "timeline.h"
 
 #include <array>
 #include <deque>
@@ -62,7 +63,11 @@ class VirtualWorld final : public at::cuda::lms::World {
  public:
   using Page = at::cuda::lms::PageEntry;
 
-  VirtualWorld(const Machine& machine, const at::cuda::lms::Traits& traits);
+  // `timeline`, if it is not null, is told what happens.
+  VirtualWorld(
+      const Machine& machine,
+      const at::cuda::lms::Traits& traits,
+      Timeline* timeline);
 
   // Its memory is on the pager's map from now on. Called once, first of all.
   void start(
@@ -75,10 +80,13 @@ class VirtualWorld final : public at::cuda::lms::World {
 
   // --- the program ---
 
-  // Memory for so many bytes, which the next operator uses. Throws NoRoom.
-  at::cuda::lms::DeviceMemory allocate_for_operator(size_t bytes);
-  // The operator is asked for and launched; it takes so long.
-  void launch(Time duration);
+  // Memory for the storage, which the next operator uses. Throws NoRoom.
+  at::cuda::lms::DeviceMemory allocate_for_operator(
+      size_t storage,
+      size_t bytes);
+  // The operator is asked for and launched; it takes so long. `made`: again,
+  // for the bytes of this storage.
+  void launch(size_t op, Time duration, size_t made = kNone);
   // When all that is queued is done, but for copies.
   Time now() const {
     return now_;
@@ -135,13 +143,18 @@ class VirtualWorld final : public at::cuda::lms::World {
       size_t bytes,
       at::cuda::lms::Events& pending);
   void wait_for_copy(CopyId copy, at::cuda::lms::Activity why);
-  void stall_until(Time time, Stall cause);
+  void stall_until(Time time, Stall cause, CopyId copy = kNoCopy);
   void enqueue(size_t pieces);
   void enqueue_copy(Direction direction, CopyId copy, size_t waits);
+  void tell(const at::cuda::lms::Copy& copy);
   Time end_of(const CUevent_st& event);
 
   const Machine machine_;
   const at::cuda::lms::Traits traits_;
+  Timeline* const timeline_;
+  size_t wanted_ = 0; // bytes of memory that an operator wants, while it does
+  bool is_ahead_ = false; // what memory was taken for last comes ahead of use
+  uintptr_t last_host_ = 0; // memory of the host is a number here
   at::cuda::lms::Pager* pager_ = nullptr;
   at::cuda::lms::Values* values_ = nullptr;
   std::unique_ptr<Memory> memory_;

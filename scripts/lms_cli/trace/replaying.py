@@ -182,6 +182,33 @@ def replay(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> R
         UsageError: there is no such policy.
     """
     row = _run(trace, machine, policy, recompute=recompute)
+    return _result(trace, machine, policy, recompute, row)
+
+
+def replay_step(
+    trace: Trace, machine: Machine, policy: str, step: int | None, *, recompute: bool
+) -> tuple[Result, dict[str, Any]]:
+    """The same, and what happened in one step, from 0 on: lms_cli/timeline/recorded.py reads it.
+
+    Args:
+        trace: what is replayed.
+        machine: on what.
+        policy: by which policy.
+        step: None, or one that the trace has not: the last one.
+        recompute: bytes may be made again.
+
+    Raises:
+        CompileError, OutOfMemoryError, UsageError: as `replay` does.
+    """
+    word = "last" if step is None else str(step)
+    row = _run(trace, machine, policy, recompute=recompute, step=word)
+    timeline = row.pop("timeline", {})
+    return _result(trace, machine, policy, recompute, row), timeline
+
+
+def _result(
+    trace: Trace, machine: Machine, policy: str, recompute: bool, row: dict[str, Any]
+) -> Result:
     if lack := row.get("out_of_memory"):
         raise OutOfMemoryError(
             f"out of memory at line {lack['line']} of the trace: "
@@ -192,9 +219,11 @@ def replay(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> R
     return Result(trace=trace, machine=machine, policy=policy, recompute=recompute, **row)
 
 
-def _run(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> dict[str, Any]:
-    """What the program prints."""
-    command = [str(program()), policy, "on" if recompute else "off", *machine.words()]
+def _run(
+    trace: Trace, machine: Machine, policy: str, *, recompute: bool, step: str = "none"
+) -> dict[str, Any]:
+    """What the program prints; `step`: that of which it prints a timeline."""
+    command = [str(program()), policy, "on" if recompute else "off", step, *machine.words()]
     done = subprocess.run(command, input=memoryview(trace.words).cast("B"), capture_output=True)
     message = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
     if done.returncode == NO_POLICY:
