@@ -38,8 +38,13 @@ class Trace:
     card: str  # empty: not said
     words: array[int]  # packed
     operators: int = 0
-    has_steps: bool = False
+    steps: int = 0  # that it marks
     peak_bytes: int = 0  # the most that was allocated at once
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it marks any."""
+        return self.steps > 0
 
 
 class _BadLineError(Exception):
@@ -158,7 +163,7 @@ class _Reader:
         if type(row["step"]) is not int:
             raise _BadLineError(f"step is {_shown(row['step'])}, not an integer")
         self.last_operator = ""
-        self.trace.has_steps = True
+        self.trace.steps += 1
         self.trace.words.append(STEP)
 
     def operator(self, row: dict[str, Any]) -> None:

@@ -16,11 +16,12 @@ def configure_parser(subparsers: Any) -> None:
     """Describe the verb's command line."""
     parser = subparsers.add_parser(
         "trace",
-        help="record what LMS sees of a program, or replay it on another device",
+        help="record what LMS sees of a program; replay it on another device, or look at a step",
         description="Traces: which operators a program runs, and the storages that each touches.",
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     configure_replay(verbs)
+    configure_view(verbs)
     configure_record(verbs)
 
 
@@ -32,6 +33,38 @@ def configure_replay(subparsers: Any) -> None:
         description="Run the engine's policy on a trace, in virtual time and without PyTorch. "
         "What is printed is the mean of the steps after the third, else the whole trace.",
     )
+    add_replay(parser)
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.set_defaults(execute=replay)
+
+
+def configure_view(subparsers: Any) -> None:
+    """Describe the command line of `lms trace view`."""
+    parser = subparsers.add_parser(
+        "view",
+        help="replay a trace, and write a page that shows what happened in a step",
+        description="Replay a trace as `lms trace replay` does, and write a page that shows what "
+        "happened in one step: operators, copies, what was made again, what waited for what, and "
+        "the memory over time. The page is one file, which needs no network. Prints its path last.",
+    )
+    add_replay(parser)
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="which one, from 1 on (default: the last)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="PAGE", help="the page (default: FILE with .html at its end)"
+    )
+    parser.add_argument(
+        "--perfetto",
+        type=Path,
+        metavar="JSON",
+        help="write the same to this file in Perfetto's format, too",
+    )
+    parser.set_defaults(execute=view)
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """What is replayed, on what and how."""
     parser.add_argument("trace", type=Path, metavar="FILE", help="see docs/traces.md")
     parser.add_argument(
         "--card", metavar="NAME", help="a card of the simulated device, see `lms bench --list`"
@@ -63,8 +96,6 @@ def configure_replay(subparsers: Any) -> None:
         default="on",
         help="whether bytes may be made again, as in PYTORCH_LMS_CONF (default: on)",
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.set_defaults(execute=replay)
 
 
 def configure_record(subparsers: Any) -> None:
@@ -85,12 +116,10 @@ def replay(args: argparse.Namespace) -> int:
     import json
 
     from lms_cli import progress
-    from lms_cli.trace import reader, replaying, table
+    from lms_cli.trace import replaying, table
 
     machine = machine_of(args)
-    with progress.step(f"reading {args.trace}"):
-        trace = reader.read(args.trace)
-    refuse_host_times(trace.card)
+    trace = read(args.trace)
     with progress.step(f"replaying {trace.operators:,} operators"):
         result = replaying.replay(trace, machine, args.policy, recompute=args.recompute == "on")
     if args.json:
@@ -98,6 +127,76 @@ def replay(args: argparse.Namespace) -> int:
     else:
         table.show(result)
     return 0
+
+
+def view(args: argparse.Namespace) -> int:
+    """Replay the trace, and write what happened in a step."""
+    from lms_cli import progress
+    from lms_cli.timeline import named, page, perfetto, recorded
+    from lms_cli.trace import replaying
+
+    out = args.out or args.trace.with_suffix(".html")
+    keep_trace(args.trace, out, args.perfetto)
+    machine = machine_of(args)
+    trace = read(args.trace)
+    step = step_of(args.step, trace)
+    with progress.step(f"replaying {trace.operators:,} operators"):
+        recompute = args.recompute == "on"
+        result, row = replaying.replay_step(trace, machine, args.policy, step, recompute=recompute)
+        found = recorded.parse(row)
+        names = named.read(args.trace)
+        named.infer_kinds(names, found)
+    if args.perfetto:
+        perfetto.write(args.perfetto, trace.name, found, names)
+    page.write(out, result, found, names)
+    print(out)
+    return 0
+
+
+def keep_trace(trace: Path, *outputs: Path | None) -> None:
+    """Refuse to write where the trace is.
+
+    Raises:
+        UsageError: one of the outputs is there.
+    """
+    from lms_cli.errors import UsageError
+
+    if trace.resolve() in [path.resolve() for path in outputs if path is not None]:
+        raise UsageError(f"the output would replace the trace, {trace}", "Name another file.")
+
+
+def step_of(number: int | None, trace: Any) -> int | None:
+    """The step, from 0 on; None: the last.
+
+    Raises:
+        UsageError: the trace does not have it.
+        TraceError: nothing happens in the trace.
+    """
+    from lms_cli.errors import TraceError, UsageError
+
+    if trace.operators == 0:
+        raise TraceError("there is no operator in the trace", "Record a program that trains.")
+    if number is not None and not 1 <= number <= max(trace.steps, 1):
+        raise UsageError(
+            f"there is no step {number} in the trace",
+            f"It has {trace.steps or 'none: all of it is shown'}, counted from 1.",
+        )
+    return None if number is None else number - 1
+
+
+def read(path: Path) -> Any:
+    """A trace whose times are those of a device.
+
+    Raises:
+        TraceError: it is none.
+    """
+    from lms_cli import progress
+    from lms_cli.trace import reader
+
+    with progress.step(f"reading {path}"):
+        trace = reader.read(path)
+    refuse_host_times(trace.card)
+    return trace
 
 
 def refuse_host_times(card: str) -> None:
