@@ -18,6 +18,7 @@ import pytest
 from lms_cli import cli, paths
 from lms_cli.errors import DocumentError, UsageError
 from lms_cli.site import building
+from support import browser
 
 FETCHED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\ssrc=["']?((?:https?:)?//[^"'\s>]+)"""
@@ -72,6 +73,20 @@ def test_the_reference_has_every_public_function(site: Path) -> None:
     for patch in paths.PATCHES.glob("v*/torch-cuda-lms-api.patch"):
         exported = re.findall(r"^\+    (\w+),$", patch.read_text(), re.MULTILINE)
         assert sorted(of_torch_cuda) == sorted(exported), patch
+
+
+def test_tables_and_names_fit(site: Path) -> None:
+    """On a usual screen, with nothing wrong on the console."""
+    chromium = browser.find()
+    wide = """[...document.querySelectorAll(".md-typeset__table")]
+      .filter(table => table.scrollWidth > table.parentElement.clientWidth).length"""
+    broken = """[...document.querySelectorAll("td code, th code")]
+      .filter(name => !/[\\s-]/.test(name.textContent))
+      .filter(name => name.getClientRects().length > 1).length"""
+    for page in (".", "docs/guide/slow", "docs/api", "docs/timeline"):
+        looks = [{"run": wide}, {"run": broken}]
+        visit = chromium.visit(site / page / "index.html", *looks, dark=page == ".")
+        assert (page, visit.results, visit.errors) == (page, [0, 0], [])
 
 
 def copy_of_the_documents(root: Path) -> Path:

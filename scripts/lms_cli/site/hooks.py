@@ -19,6 +19,8 @@ OUTSIDE = (
     "wheels/README.md",
 )
 
+STYLE = "site.css"
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Give each file of docs/ its path in the repository, and add the others."""
@@ -30,4 +32,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         File(path, str(docs.parent), config.site_dir, config.use_directory_urls)
         for path in documents
     ]
-    return Files([*themes, *placed])
+    style = File.generated(config, STYLE, abs_src_path=str(Path(__file__).with_name(STYLE)))
+    return Files([*themes, *placed, style])
