@@ -151,6 +151,18 @@ TEST_F(ATrial, PlansAnewAfterATimeWithoutAPlan) {
   EXPECT_EQ(until_asked(600), 20);
 }
 
+TEST_F(ATrial, DoesNotTryAgainWhatWasInterrupted) {
+  time_making(600);
+  run(500);
+  EXPECT_FALSE(trial.makes_again());
+  trial.end_plan();
+  EXPECT_TRUE(trial.makes_again());
+  follow_another();
+  EXPECT_EQ(until_asked(600), 1);
+  EXPECT_EQ(until_asked(600), 20);
+  EXPECT_TRUE(trial.makes_again());
+}
+
 TEST_F(ATrial, TriesNothingWhereNothingCanBeMadeAgain) {
   follow_another(/*gains=*/0);
   EXPECT_EQ(until_asked(1000, /*gains=*/0), 20);

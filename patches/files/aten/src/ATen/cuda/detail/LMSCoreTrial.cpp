@@ -18,6 +18,13 @@ void Trial::begin(uint64_t now, uint64_t gains) {
   ++plans_;
 }
 
+void Trial::end_plan() {
+  plans_ = 0;
+  if (!makes_again_ && !is_over_) {
+    makes_again_ = is_over_ = true;
+  }
+}
+
 bool Trial::is_stale(uint64_t gains) const {
   if (makes_again_ && planned_gains_ == 0 && gains == 0) {
     return false; // it only copies, and there is nothing else to do

@@ -40,10 +40,9 @@ class Trial {
       uint64_t cycle,
       uint64_t gains,
       const Clock& clock);
-  // None is followed any more.
-  void end_plan() {
-    plans_ = 0;
-  }
+  // None is followed any more. Where that happens before copies have been timed
+  // it would again, so they are not tried any more.
+  void end_plan();
   // Nothing of this is known of another sequence.
   void forget() {
     *this = Trial();
