@@ -6,7 +6,7 @@ a device's segments stay what they are. A viewer of snapshots shows it like any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ def _add(snapshot: dict[str, Any]) -> None:
     traces = snapshot["device_traces"]
     address = _FIRST_ADDRESS
     for device in range(len(traces)):
-        pages = list(_pages_away(device))
+        pages = _pages_away(device)
         for number, place in enumerate(_PLACES):
             here = [page for page in pages if page.place == number]
             if here:
@@ -60,9 +60,9 @@ def _add(snapshot: dict[str, Any]) -> None:
             traces.append([])  # one list per device
 
 
-def _pages_away(device: int) -> Iterator[_Page]:
-    numbers = iter(torch.ops.lms.pages_away(device))
-    return map(_Page._make, sorted(zip(numbers, numbers, numbers, strict=True)))
+def _pages_away(device: int) -> list[_Page]:
+    numbers = torch.ops.lms.pages_away(device)
+    return sorted(_Page(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
 
 def _segment(
