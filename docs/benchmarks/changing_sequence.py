@@ -53,19 +53,19 @@ class Encoder:
             )
         self.optimizer = torch.optim.AdamW(self.layers.parameters(), fused=True)
 
-    def loss(self, batch: int, dropped: float = 0) -> torch.Tensor:
+    def loss(self, batch: int, dropped: float = 0, length: int = LENGTH) -> torch.Tensor:
         """Of a batch, with a part of the layers left out."""
         with torch.autocast("cuda", torch.bfloat16):
-            x = torch.zeros(batch, LENGTH, WIDTH, device="cuda")
+            x = torch.zeros(batch, length, WIDTH, device="cuda")
             for layer in self.layers:
                 if random.random() >= dropped:
                     x = layer(x)
             return x.float().mean()
 
-    def train(self, *batches: int, dropped: float = 0) -> None:
+    def train(self, *batches: int, dropped: float = 0, length: int = LENGTH) -> None:
         """A step of the optimizer, after a backward pass of each batch."""
         for batch in batches:
-            self.loss(batch, dropped).backward()
+            self.loss(batch, dropped, length).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -123,6 +123,14 @@ def layer_drop() -> Iterator[None]:
         yield
 
 
+def lengths() -> Iterator[None]:
+    """Sequences are of another length in each iteration, 384 to 512."""
+    encoder = Encoder(LAYERS)
+    while True:
+        encoder.train(BATCH, length=random.randrange(384, LENGTH + 1, 8))
+        yield
+
+
 CASES: dict[str, Callable[[], Iterator[None]]] = {
     "alike": alike,
     "accumulation": accumulation,
@@ -130,6 +138,7 @@ CASES: dict[str, Callable[[], Iterator[None]]] = {
     "evaluation": evaluation,
     "tail": tail,
     "layer drop": layer_drop,
+    "lengths": lengths,
 }
 
 
