@@ -11,7 +11,7 @@ namespace lms_replay {
 namespace {
 
 constexpr size_t kLearningSteps = 3;
-constexpr size_t kTryingSteps = 8; // after these
+constexpr size_t kTryingSteps = 13; // after these
 
 class Words {
  public:

@@ -85,8 +85,8 @@ Trace with_chunks_joined(const Trace& trace, size_t most);
 bool has_again(const Trace& trace);
 
 // The part of a trace that is measured: the steps by which an engine that
-// learns has learnt, after the third; if it also tries whether to make bytes
-// again (`tries`), after the eleventh where there are more. All of it where
+// learns has learnt, after the third; if it also tries whether to copy all
+// (`tries`), after the sixteenth where there are more. All of it where
 // there are no such steps.
 struct Measured {
   size_t first_event = 0;
