@@ -325,7 +325,7 @@ void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
   if (page->resident) {
     // Of what could not be made again one cycle ago, it may be known now.
     const bool may_drop =
-        plan_->gains() > 0 && (!interval.is_copied || interval.gain == 0);
+        makes_again() && (!interval.is_copied || interval.gain == 0);
     (may_drop ? actions.drop : actions.evict).push_back(page);
   }
 }

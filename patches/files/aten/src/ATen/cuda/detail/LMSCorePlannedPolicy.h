@@ -38,7 +38,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   void on_operator(const Operator& op, Actions& actions) override;
   bool advance(Draft& draft, Actions& actions) override;
   bool makes_again() const override {
-    return trial_.makes_again();
+    return trial_.makes_again() && (plan_ ? plan_->gains() : gains_) > 0;
   }
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
