@@ -61,9 +61,31 @@ class TheLink : public testing::Test {
     return copied;
   }
 
+  double copying_us() {
+    Link link(cycle, resident, kCapacity, /*copy_ns=*/1);
+    link.run();
+    return link.copying_us();
+  }
+
   Cycle cycle;
   std::vector<int64_t> resident;
 };
+
+TEST_F(TheLink, TakesNoLongerThanTheOperatorsWhereItHasTime) {
+  add(0, 4, 10, /*gain=*/0);
+  EXPECT_DOUBLE_EQ(copying_us(), 2); // of 20 operators
+}
+
+TEST_F(TheLink, TakesLongerByWhatItHasNoTimeFor) {
+  for (int i = 0; i < 3; ++i) {
+    add(0, 2, 18, /*gain=*/0); // 300 ns to the host within 200
+  }
+  EXPECT_DOUBLE_EQ(copying_us(), 2.1);
+  for (int i = 0; i < 4; ++i) {
+    add(1, 17, 19, /*gain=*/0); // and 400 back within 0
+  }
+  EXPECT_DOUBLE_EQ(copying_us(), 2.4); // both directions at a time
+}
 
 TEST_F(TheLink, CopiesTheDearestWhileThereIsTime) {
   add(0, 4, 10, /*gain=*/9);

@@ -97,6 +97,26 @@ TEST(PlannedPolicy, TheThirdIterationFollowsThePlan) {
   }
 }
 
+TEST(PlannedPolicy, NothingIsMadeAgainWhereNothingCanBe) {
+  Machine machine(120);
+  Training training(machine);
+  for (int i = 0; i < 5; ++i) {
+    training.iterate();
+    EXPECT_FALSE(machine.policy().makes_again());
+  }
+}
+
+TEST(PlannedPolicy, BytesAreMadeAgainWithoutAPlan) {
+  Machine machine(120);
+  Page* page = machine.make(4);
+  Actions actions;
+  Operator op;
+  op.uses = {{page, /*writes=*/false, /*gain=*/9}};
+  machine.policy().on_operator(op, actions);
+  EXPECT_TRUE(machine.policy().makes_again());
+  EXPECT_EQ(page->gain, 9);
+}
+
 TEST(PlannedPolicy, ACapacityThatIsAlikeKeepsThePlan) {
   Machine machine(120);
   Training training(machine);
