@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from lms_cli import progress
 from lms_cli.errors import SeriesError, WheelError
 
 Findings = tuple[list[str], str]  # what is wrong, and what to say if nothing is
@@ -52,7 +53,8 @@ def show(subject: str, outcomes: Iterable[Check]) -> int:
     """Print each outcome as it comes, below what was checked; return how many failed."""
     print(subject, flush=True)
     failed = 0
-    for outcome in outcomes:
-        print(f"  {outcome}", flush=True)
-        failed += outcome.outcome is Outcome.FAILED
+    with progress.step(f"checking {subject}", brief=True):
+        for outcome in outcomes:
+            print(f"  {outcome}", flush=True)
+            failed += outcome.outcome is Outcome.FAILED
     return failed

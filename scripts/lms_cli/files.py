@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lms_cli import progress
 from lms_cli.errors import SpaceError
 
 WORKSPACE_PREFIX = ".lms-unfinished-"
@@ -20,7 +21,7 @@ WORKSPACE_PREFIX = ".lms-unfinished-"
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with progress.step(f"reading {path.name}", brief=True), path.open("rb") as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
@@ -78,7 +79,8 @@ def locked(target: Path) -> Iterator[None]:
     """Hold an inter-process lock named after `target`, so that two runs do not make it at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f".{target.name}.lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        with progress.step(f"waiting for another lms to be done with {target}", brief=True):
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,8 @@ def build(environment: Environment) -> Path:
     folder = paths.home().resolve() / f"simcuda-{name}"
     command = [str(environment.python), str(SOURCES / "build.py"), "--out", str(folder)]
     command += [f"--include={include}" for include in _missing_headers(environment)]
-    announcement = progress.step("building the simulated device")
-    with nullcontext() if folder.exists() else announcement:  # it notices by itself what changed
+    # It notices by itself what changed.
+    with progress.step("building the simulated device", brief=folder.exists()):
         result = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lms_cli import files, paths, releases
+from lms_cli import files, paths, progress, releases
 from lms_cli.addon import small_wheel, verify_addon
 from lms_cli.errors import UsageError
 from lms_cli.releases import MACHINE, Release
@@ -39,13 +39,14 @@ def build(chosen: list[Release], folder: Path, machine: str = MACHINE) -> Path:
     parts: list[small_wheel.Part] = []
     libraries: dict[str, bytes] = {}
     with files.locked(paths.home() / "builds"):
-        for release in chosen:
+        for release in progress.each(f"making {len(chosen)} libraries", chosen):
             with small_wheel.texts(release, machine) as official:
                 parts.append(small_wheel.part(release, official))
                 libraries[release.version] = small_wheel.library(parts[-1], official)
         members = small_wheel.contents(parts, libraries)
         target = folder / small_wheel.filename(small_wheel.platform_tag(libraries.values()))
         with (
+            progress.step(f"writing and verifying {target.name}", brief=True),
             files.workspace(folder) as unverified,
             small_wheel.texts(chosen[-1], machine) as newest,
         ):

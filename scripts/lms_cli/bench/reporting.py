@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lms_cli import files
+from lms_cli import files, progress
 from lms_cli.bench.cells import Cell
 from lms_cli.bench.running import Results
 from lms_cli.environments.lms_environment import Environment
@@ -75,7 +75,8 @@ def draw(environment: Environment, folder: Path) -> list[Path]:
         LmsError: they cannot be drawn.
     """
     command = [str(environment.python), str(PLOT), "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    with progress.step("drawing", brief=True):
+        done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise LmsError(f"the plots cannot be drawn:\n{done.stderr.strip()}")
     return [Path(line) for line in done.stdout.splitlines()]

@@ -68,29 +68,38 @@ class Runner:
     def run(self, cells: Iterable[Cell], results: Results) -> None:
         """Add the outcomes of cells to results."""
         wanted = list(cells)
-        found: dict[Cell, Outcome] = {}
-        with ThreadPoolExecutor(self._jobs) as pool:
-            running = {pool.submit(self._outcome, cell): cell for cell in wanted}
+        kept = {cell: bench_cells.read(self._path(cell)) for cell in wanted}
+        found = {cell: outcome for cell, outcome in kept.items() if outcome is not None}
+        for cell, outcome in found.items():
+            progress.note(f"{cell.title}: {outcome.summary}, as before")
+        missing = [cell for cell in wanted if cell not in found]
+        doing = f"running {len(missing)} cell(s)"
+        with (
+            progress.step(doing, len(missing), brief=True) as advance,
+            ThreadPoolExecutor(self._jobs) as pool,
+        ):
+            running = {pool.submit(self._outcome, cell): cell for cell in missing}
             try:
-                for count, future in enumerate(as_completed(running), 1):
+                for future in as_completed(running):
                     cell = running[future]
                     found[cell] = future.result()
-                    progress.note(f"[{count}/{len(wanted)}] {cell.title}: {found[cell].summary}")
+                    advance()
+                    progress.note(f"{cell.title}: {found[cell].summary}")
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         results.outcomes |= {cell: found[cell] for cell in wanted}
 
+    def _path(self, cell: Cell) -> Path:
+        """Where its outcome is kept."""
+        return cell.path(self._folder / "cells", self._known.of(cell.rival))
+
     def _outcome(self, cell: Cell) -> Outcome:
-        path = cell.path(self._folder / "cells", self._known.of(cell.rival))
-        kept = bench_cells.read(path)
-        if kept is not None:
-            return kept
         try:
             outcome = bench_cells.parse(self._train(cell))
         except LmsError as error:  # perhaps not the next time, so it is not kept
             return Outcome("failed", str(error), {})
-        bench_cells.write(path, cell, outcome)
+        bench_cells.write(self._path(cell), cell, outcome)
         return outcome
 
     def trace(self, subject: Subject, iterations: int) -> Path:
@@ -199,7 +208,8 @@ def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, B
     """Those of one subject; none where it cannot be traced, for the figures stand without."""
     try:
         path = runner.trace(subject, cells[0].iterations)
-        trace = reader.read(path)
+        with progress.step(f"reading the trace of {subject.title}", brief=True):
+            trace = reader.read(path)
     except LmsError as error:
         progress.note(f"no bound for {subject.title}: {error}")
         return {}
@@ -207,7 +217,8 @@ def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, B
     capacities = sorted({cell.capacity for cell in cells})
     optima = runner.optima(subject, path, capacities)
     by_capacity = {}
-    for capacity in capacities:
+    doing = f"looking for bounds of {subject.title}"
+    for capacity in progress.each(doing, capacities, brief=True):
         best, copying = optima.get(capacity, (None, None))
         found = lower_bounds.bound(trace, capacity, card)
         by_capacity[capacity] = replace(found, optimum_ns=best, copying_ns=copying)

@@ -206,7 +206,8 @@ def draw(environment: Environment, comparison: Comparison) -> Path:
         *("--capacity", str(comparison.capacity), "--need", str(comparison.unlimited.needed_bytes)),
     ]
     command = [str(environment.python), str(PLOT), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True)
+    with progress.step(f"drawing {picture.name}", brief=True):
+        result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise LmsError(f"the picture cannot be drawn:\n{result.stderr.strip()}")
     return picture

@@ -164,10 +164,10 @@ def _overlay(
     overlay = Environment(paths.home().resolve() / f"with-{name}")
     with files.locked(overlay.folder):
         if not virtual.is_complete(overlay.folder):
-            virtual.create_venv(overlay.folder, with_pip=False)
-            link = f"import site; site.addsitedir({str(base.site_packages)!r})\n"
-            (overlay.site_packages / "lms-base.pth").write_text(link, encoding="utf-8")
             with progress.step(f"installing {contents}"):
+                virtual.create_venv(overlay.folder, with_pip=False)
+                link = f"import site; site.addsitedir({str(base.site_packages)!r})\n"
+                (overlay.site_packages / "lms-base.pth").write_text(link, encoding="utf-8")
                 install(overlay, arguments(overlay), f"install {contents}")
             virtual.mark_complete(overlay.folder)
     return overlay

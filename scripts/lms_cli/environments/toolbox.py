@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from lms_cli import files, paths
+from lms_cli import files, paths, progress
 from lms_cli.environments import pip, virtual
 
 LOCK = paths.LOCKS / "tools.lock"
@@ -40,12 +40,12 @@ def make(lock: Path, purpose: str) -> Path:
     with files.locked(folder):
         if virtual.is_complete(folder):
             return python
-        print(f"lms: installing {purpose} into {folder}", file=sys.stderr)
-        virtual.create_venv(folder, with_pip=True)
-        pip.run(
-            python,
-            ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(lock)],
-            f"install {purpose}",
-        )
-        virtual.mark_complete(folder)
+        with progress.step(f"installing {purpose} into {folder}"):
+            virtual.create_venv(folder, with_pip=True)
+            pip.run(
+                python,
+                ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(lock)],
+                f"install {purpose}",
+            )
+            virtual.mark_complete(folder)
     return python

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
 
+from lms_cli import progress
 from lms_cli.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def listing(project: str) -> tuple[Listed, ...]:
 
 @functools.cache
 def _listing(url: str) -> tuple[Listed, ...]:
-    with _open(urllib.request.Request(url, headers={"Accept": LISTING})) as answer:
+    with (
+        progress.step(f"reading {url}", brief=True),
+        _open(urllib.request.Request(url, headers={"Accept": LISTING})) as answer,
+    ):
         text = answer.read()
         address = answer.geturl()
     try:

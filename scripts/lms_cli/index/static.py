@@ -43,9 +43,8 @@ def add(folder: Path, paths: list[Path], base_url: str | None) -> None:
         IntegrityError: another wheel is listed under the same name.
     """
     listed = manifest.load(folder) if (folder / FILE_NAME).exists() else {}
-    for path in paths:
-        with progress.step(f"reading {path.name}"):
-            new = manifest.describe(path, base_url)
+    for path in progress.each(f"reading {len(paths)} wheel(s)", paths):
+        new = manifest.describe(path, base_url)
         old = listed.get(new.filename, new)
         if old.sha256 != new.sha256:
             raise IntegrityError(
@@ -104,10 +103,11 @@ def check_online(folder: Path) -> None:
         NetworkError: one cannot be read.
         IntegrityError: one is not what the manifest says.
     """
+    published = [(wheel, wheel.url) for wheel in manifest.load(folder).values() if wheel.url]
     problems = [
         problem
-        for wheel in manifest.load(folder).values()
-        if wheel.url and (problem := _wrong_online(wheel, wheel.url))
+        for wheel, url in progress.each("looking for what is published", published, brief=True)
+        if (problem := _wrong_online(wheel, url))
     ]
     _refuse(folder, problems)
 
@@ -134,7 +134,7 @@ def _wrong_online(wheel: Published, url: str) -> str:
 def _misfits(folder: Path, listed: dict[str, Published]) -> Iterator[str]:
     """How the wheels of a folder differ from its manifest."""
     present = {path.name: path for path in sorted(folder.glob("*.whl"))}
-    for name, path in present.items():
+    for name, path in progress.each("checking wheels", list(present.items()), brief=True):
         if name not in listed:
             yield (
                 f"{name} is in the folder, but not in {FILE_NAME}.\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -63,14 +63,18 @@ def card(name: str, memory: int | None) -> Card:
     return Card(name, usable // PIECE * PIECE)
 
 
-def plan(runner: Runner, cards: Iterable[Card], jobs: int) -> list[CardPlan]:
-    """All cards, several at a time.
+def plan(
+    runner: Runner, cards: Iterable[Card], jobs: int, done: Callable[[], None] = lambda: None
+) -> list[CardPlan]:
+    """All cards, several at a time; `done` is called whenever one is.
 
     Raises:
         PlanError: the script fails, or does not train for long enough.
     """
     with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(on, runner, card) for card in cards]
+        for future in running:
+            future.add_done_callback(lambda _: done())
         try:
             return [future.result() for future in running]
         except BaseException:

@@ -259,9 +259,9 @@ def program() -> Path:
     key = hashlib.sha256(repr((parts, version)).encode()).hexdigest()[:16]
     target = folder() / key
     if not (target.exists() and tree().exists()):
-        with files.locked(tree()), progress.step(f"compiling {PROGRAM}"):
+        with files.locked(tree()), progress.step(f"compiling {PROGRAM}") as advance:
             settings = {"CMAKE_CXX_COMPILER": str(compiler), "LMS_SOURCE_DIR": str(engine)}
-            built = compile.run_cmake(SOURCES, tree(), PROGRAM, PROGRAM, settings)
+            built = compile.run_cmake(SOURCES, tree(), PROGRAM, PROGRAM, settings, advance=advance)
             with files.folder_beside(target) as temporary:
                 shutil.copy(built, temporary / PROGRAM)
     return target / PROGRAM

@@ -33,7 +33,7 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Train each model three times; the status is 0 only if every claim was seen to hold."""
-    from lms_cli import paths, releases, simulate
+    from lms_cli import paths, progress, releases, simulate
     from lms_cli.demo import demonstration
     from lms_cli.environments import lms_environment
 
@@ -41,7 +41,8 @@ def execute(args: argparse.Namespace) -> int:
     device = args.device or simulate.default_device()
     models = args.model or ["gpt", "resnet"]
     comparisons = [
-        demonstration.compare(environment, model, args.steps, device, RATIO) for model in models
+        demonstration.compare(environment, model, args.steps, device, RATIO)
+        for model in progress.each(f"training {len(models)} model(s)", models)
     ]
     demonstration.show(comparisons, device)
     for comparison in comparisons:

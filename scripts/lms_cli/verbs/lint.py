@@ -24,13 +24,13 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Lint each series; the status is 0 only if all checks of all releases passed."""
-    from lms_cli import checks, releases
+    from lms_cli import checks, progress, releases
     from lms_cli.errors import SeriesError
     from lms_cli.series import lint
 
-    supported = releases.load(paths.PATCHES)
+    versions = args.releases or list(releases.load(paths.PATCHES))
     failed = 0
-    for version in args.releases or supported:
+    for version in progress.each(f"checking {len(versions)} series", versions, brief=True):
         release = releases.find(version, paths.PATCHES)
         failed += checks.show(f"PyTorch {release.version}", lint.lint(release))
     if failed:

@@ -22,11 +22,12 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Lock each release; the paths of the lock files go to standard output."""
-    from lms_cli import releases
+    from lms_cli import progress, releases
     from lms_cli.environments import locking
 
     names = args.releases or list(releases.load(paths.PATCHES))
-    for release in [releases.find(name, paths.PATCHES) for name in names]:
+    found = [releases.find(name, paths.PATCHES) for name in names]
+    for release in progress.each(f"locking {len(found)} release(s)", found):
         locking.lock(release)
         print(release.lock)
     return 0

@@ -58,8 +58,9 @@ def execute(args: argparse.Namespace) -> int:
     with files.locked(folder):
         running.make_anew(folder)
         runner = running.Runner(program, folder, host_memory)
-        with progress.step(f"trying {program.name} on {len(cards)} simulated card(s)"):
-            plans = planning.plan(runner, cards, jobs)
+        doing = f"trying {program.name} on {len(cards)} simulated card(s)"
+        with progress.step(doing, len(cards)) as advance:
+            plans = planning.plan(runner, cards, jobs, advance)
         if args.json:
             print(json.dumps(showing.report(program, plans, folder), indent=1))
         else:

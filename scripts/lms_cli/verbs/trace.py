@@ -259,6 +259,7 @@ def record(args: argparse.Namespace) -> int:
                 f"the program ended with status {status} and left no trace",
                 "Only operators that run with LMS on are recorded: --lms on, and a CUDA device.",
             )
-        trace = reader.read(temporary)
+        with progress.step(f"checking {args.out}", brief=True):
+            trace = reader.read(temporary)
     progress.note(f"{trace.operators:,} operators in {args.out}")
     return status if status >= 0 else 128 - status  # of a signal, as a shell reports it

@@ -29,7 +29,7 @@ def configure_parser(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Verify each subject; the status is 0 only if all checks of all of them passed."""
-    from lms_cli import checks, releases
+    from lms_cli import checks, progress, releases
     from lms_cli.addon import small_wheel, verify_addon
     from lms_cli.errors import VerifyError
     from lms_cli.series import verify_series
@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
 
     subjects = args.subjects or list(releases.load(paths.PATCHES))
     failed = 0
-    for subject in subjects:
+    for subject in progress.each(f"verifying {len(subjects)} subject(s)", subjects, brief=True):
         wheels = [Path(subject)]
         if not subject.endswith(".whl"):
             release = releases.find(subject, paths.PATCHES)

@@ -26,6 +26,7 @@ HEADERS = "torch/include/"
 API_HEADERS = "torch/csrc/api/include/"  # below HEADERS; upstream's builds look there too
 PROJECT = [paths.BUILD / name for name in ("CMakeLists.txt", "portable.cpp", "portable.map")]
 SHOWN_ERROR_LINES = 40
+NINJA_COUNTS = re.compile(r"\[(\d+)/(\d+)\] ")
 
 
 def library(
@@ -68,7 +69,7 @@ def library(
         return target
     tree = _tree(release, headers, compiler.path)
     doing = f"compiling {LIBRARY} for PyTorch {release.version}, {pinned.machine}"
-    with files.locked(tree), progress.step(doing):
+    with files.locked(tree), progress.step(doing) as advance:
         pristine = unpack_headers(official, tree / "headers", HEADERS)
         cuda_folders = [folder for path in cuda for folder in unpack_headers_of(path)]
         write_tree(tree / "sources", series.sources())
@@ -95,6 +96,7 @@ def library(
                 "LMS_CXX11_ABI": str(int(release.cxx11_abi)),
             },
             compiler.environment,
+            advance,
         )
         if compiler.portable:
             check_portable(built, pinned)
@@ -154,7 +156,8 @@ def headers_digest(wheel: Wheel) -> str:
 def unpack_headers(wheel: Wheel, target: Path, prefixes: str | tuple[str, ...]) -> Path:
     """Unpack the members below some prefixes into `target`, once."""
     if not target.exists():
-        with files.folder_beside(target) as temporary:
+        doing = f"unpacking headers of {wheel.path.name}"
+        with progress.step(doing, brief=True), files.folder_beside(target) as temporary:
             names = [
                 name
                 for name in wheel.members
@@ -197,6 +200,7 @@ def run_cmake(
     product: str,
     settings: dict[str, str],
     environment: dict[str, str] | None = None,
+    advance: progress.Advance | None = None,
 ) -> Path:
     """Configure a CMake project and build one of its targets.
 
@@ -207,6 +211,7 @@ def run_cmake(
         product: the name of the file that this makes.
         settings: CMake's variables.
         environment: environment variables, those of this process if not given.
+        advance: is told how many of Ninja's commands are done.
 
     Returns:
         The path of that file.
@@ -225,19 +230,29 @@ def run_cmake(
     log = tree / "compile.log"
     text = ""
     for command in commands:
-        result = subprocess.run(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        text += result.stdout
+        status, said = run_counted([str(word) for word in command], environment, advance)
+        text += said
         files.write_text(log, text)
-        if result.returncode != 0:
-            errors = _errors(result.stdout.replace(f"{tree}/", ""))
+        if status != 0:
+            errors = _errors(said.replace(f"{tree}/", ""))
             raise CompileError(f"{product} does not compile:\n{errors}", f"Full output: {log}")
     return output / product
+
+
+def run_counted(
+    command: list[str], environment: dict[str, str] | None, advance: progress.Advance | None
+) -> tuple[int, str]:
+    """The status of a command, and all that it said; `advance` is told what Ninja counts."""
+    lines = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if advance and (counted := NINJA_COUNTS.match(line)):
+                advance(int(counted[1]), int(counted[2]))
+    return process.returncode, "".join(lines)
 
 
 def _errors(output: str) -> str:
