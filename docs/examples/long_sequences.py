@@ -1,6 +1,6 @@
 """Train a GPT-2 on long sequences with accelerate, and save it with safetensors.
 
-    python long_sequences.py --length 65536 --lms
+    python long_sequences.py --length 65536
 
 Activations grow with the length: they are what leaves the device. The tokens are random.
 """
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="numbers per token")
     parser.add_argument("--steps", type=int, default=5, help="how many, of two sequences each")
     parser.add_argument("--save", metavar="FOLDER", help="write the model there")
-    parser.add_argument("--lms", action="store_true", help="with Large Model Support")
+    parser.add_argument("--lms", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
     torch.cuda.set_enabled_lms(args.lms)
     set_seed(0)

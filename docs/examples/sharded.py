@@ -1,6 +1,6 @@
 """Train on several GPUs: data parallel, the optimizer's state sharded, paging on each of them.
 
-    torchrun --standalone --nproc-per-node=2 sharded.py --width 8192 --layers 24 --lms
+    torchrun --standalone --nproc-per-node=2 sharded.py --width 8192 --layers 24
 
 Each process prints the losses on its own data, and what it moved.
 """
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024, help="rows per process and step")
     parser.add_argument("--steps", type=int, default=5, help="how many")
     parser.add_argument("--backend", default="nccl", help="gloo where there is no NCCL")
-    parser.add_argument("--lms", action="store_true", help="with Large Model Support")
+    parser.add_argument("--lms", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_enabled_lms(args.lms)

@@ -9,28 +9,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lms_bench.catalogue import ITERATIONS
 from lms_cli import paths, releases
 from lms_cli.environments import lms_environment
 from lms_cli.plan.running import RUNNER
+from lms_cli.site import notebooks
 from support import features, torchrun
 from support.device import PROGRAMS, Device
 from support.programs import Programs, programs_on
 
 LOCK = paths.LOCKS / "libraries.lock"
-EXAMPLES = paths.ROOT / "docs/examples"
 MIB = 1 << 20
+LOSS = r"loss\W+(\d+\.\d+)"
+TABLE = "many_models"  # the example that prints one
 # The device memory that LMS may use, and how many processes.
 OTHER_EXAMPLES = [
-    ("fine_tune.py", 60 * MIB, 1),
-    ("long_sequences.py", 80 * MIB, 1),
-    ("sharded.py", 32 * MIB, torchrun.PROCESSES),
-    ("volumes.py", 60 * MIB, 1),
+    *((name, limit, 1) for name, limit in notebooks.LIMITS.items() if name != TABLE),
+    ("long_sequences", 80 * MIB, 1),
+    ("sharded", 32 * MIB, torchrun.PROCESSES),
 ]
-PLANNED = ("fine_tune.py", "long_sequences.py", "volumes.py")  # of a library with a loop of its own
+PLANNED = ("fine_tune", "long_sequences", "volumes")  # of a library with a loop of its own
 FEATURES = [one for one in features.listed() if one.needs_libraries]
 
 
@@ -70,14 +70,14 @@ def test_saving_holds_nothing(with_libraries: Device) -> None:
 
 
 def printed_without_and_with(
-    device: Device, example: str, limit: int, *options: Any, processes: int = 1
+    device: Device, example: str, limit: int, processes: int = 1
 ) -> list[str]:
     """What an example of docs/examples prints without LMS, and with a limit in bytes."""
     launcher = torchrun.launcher(device) if processes > 1 else ()
     printed = []
-    for lms in ((), ("--lms",)):
+    for lms in ("--no-lms", "--lms"):
         done = device.run(
-            *(*launcher, EXAMPLES / example, "--steps", 3, *options, *lms),
+            *(*launcher, notebooks.FOLDER / f"{example}.py", "--steps", 3, lms),
             env={"PYTORCH_LMS_LIMIT": str(limit)},
             capacity="2G",
             devices=processes,
@@ -87,11 +87,19 @@ def printed_without_and_with(
     return printed
 
 
+def compare_with_the_notebook(name: str, losses: list[float]) -> None:
+    """It shows what the example prints: the first losses, the same to three digits."""
+    rows = json.loads((notebooks.FOLDER / f"{name}.ipynb").read_text())["cells"]
+    shown = "".join(line for row in rows for out in row.get("outputs", []) for line in out["text"])
+    pattern = r"^ +\d+ +(\d+\.\d+)" if name == TABLE else LOSS
+    first = re.findall(pattern, shown, re.MULTILINE)[:2]
+    assert losses[:2] == pytest.approx([float(loss) for loss in first], rel=1e-3)
+
+
 def test_example_of_many_models(with_libraries: Device) -> None:
     """The losses do not depend on LMS, which moves something in every step."""
-    options = ("--model", "resnet18", "--image-size", 64, "--batch-size", 4)
     tables = []
-    for text in printed_without_and_with(with_libraries, "many_models.py", 110 * MIB, *options):
+    for text in printed_without_and_with(with_libraries, TABLE, notebooks.LIMITS[TABLE]):
         headings, *rows = (line.split() for line in text.splitlines())
         assert headings[:2] == ["step", "loss"]
         tables.append(rows)
@@ -100,6 +108,7 @@ def test_example_of_many_models(with_libraries: Device) -> None:
     moved = [(float(row[3]), float(row[4])) for row in on]
     assert len(moved) == 3
     assert all(to_device > 0 and to_host > 0 for to_device, to_host in moved)
+    compare_with_the_notebook(TABLE, [float(row[1]) for row in on])
 
 
 @pytest.mark.parametrize(("name", "limit", "processes"), OTHER_EXAMPLES)
@@ -111,10 +120,12 @@ def test_example(with_libraries: Device, name: str, limit: int, processes: int) 
         moved = [int(mib) for mib in re.findall(r"paged in (\d+) MiB", text)]
         assert len(moved) == processes
         assert all((mib > 0) == pages for mib in moved)
-        losses.append(sorted(re.findall(r"loss\W+(\d+\.\d+)", text)))
+        losses.append(re.findall(LOSS, text))
     off, on = losses
     assert len(off) >= 3 * processes
-    assert on == off
+    assert sorted(on) == sorted(off)  # processes print in any order
+    if name in notebooks.LIMITS:
+        compare_with_the_notebook(name, [float(loss) for loss in on])
 
 
 @pytest.mark.parametrize("name", PLANNED)
@@ -125,7 +136,7 @@ def test_a_plan_sees_the_steps_of_a_library(
         pytest.skip("scripts are planned in virtual time")
     report = tmp_path / "report.json"
     done = with_libraries.run(
-        *(RUNNER, "ideal", report, EXAMPLES / name, "--steps", 12),
+        *(RUNNER, "ideal", report, notebooks.FOLDER / f"{name}.py", "--steps", 12),
         kernels="timed",
         card="A100-SXM-40GB",
         capacity="1T",

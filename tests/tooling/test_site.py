@@ -39,7 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    for document in [paths.ROOT / "README.md", *(paths.ROOT / "docs").rglob("*.md")]:
+    docs = paths.ROOT / "docs"
+    for document in [paths.ROOT / "README.md", *docs.rglob("*.md"), *docs.rglob("*.ipynb")]:
         place = document.relative_to(paths.ROOT).with_suffix("")
         page = place.parent if place.name == "README" else place
         assert (site / page / "index.html").is_file()

@@ -13,7 +13,10 @@ from lms_cli.errors import DocumentError, UsageError
 
 CONFIGURATION = Path("scripts/lms_cli/site/mkdocs.yml")
 INDEX = "search/search_index.json"  # which every site has
-VARIABLES = {"NO_MKDOCS_2_WARNING": "true"}  # Material's, on every start
+VARIABLES = {
+    "NO_MKDOCS_2_WARNING": "true",  # Material's, on every start
+    "PYTHONPATH": str(paths.SCRIPT.parent),  # for hooks.py
+}
 
 
 def build(folder: Path, root: Path = paths.ROOT) -> None:
