@@ -40,7 +40,7 @@ def swap(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Recorded, Na
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Recorded, Names]:
     """The last step of a training that copies and makes again, with no kinds in the trace."""
-    rows = list(Transformer(layers=8, steps=14, again=True).lines())
+    rows = list(Transformer(layers=8, steps=20, again=True).lines())
     path = tmp_path_factory.mktemp("trained") / "trace"
     write(path, [row | {"kind": "other"} if "alloc" in row else row for row in rows])
     return record(path, Machine(350 * MIB, BANDWIDTH, BANDWIDTH))
