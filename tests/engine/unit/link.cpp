@@ -19,11 +19,12 @@ TEST(FreeTime, IsTakenFromBothEnds) {
   EXPECT_EQ(time.sum(1, 1), 0u);
   EXPECT_EQ(time.sum(2, 2), 15u);
   EXPECT_EQ(time.last(1, 3, 12), 2u);
-  EXPECT_EQ(time.take_last(1, 3, 12), 2u);
+  EXPECT_EQ(time.take_last(1, 3, 12), 0u);
   EXPECT_EQ(time.sum(1, 3), 3u);
-  EXPECT_EQ(time.take_last(3, 2, 10), 1u); // around: all of position 0
+  EXPECT_EQ(time.take_last(3, 2, 10), 0u); // around: all of position 0
   EXPECT_EQ(time.sum(0, 1), 0u);
-  time.take_first(0, 4, 100); // there is no more
+  EXPECT_EQ(time.take_last(1, 3, 10), 7u); // there is no more
+  EXPECT_EQ(time.take_first(0, 4, 100), 100u);
   EXPECT_EQ(time.sum(0, 4), 0u);
 }
 

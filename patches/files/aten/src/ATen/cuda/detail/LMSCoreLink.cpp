@@ -72,8 +72,7 @@ uint64_t FreeTime::last(uint64_t begin, uint64_t length, uint64_t ns) const {
 uint64_t FreeTime::take_last(uint64_t begin, uint64_t length, uint64_t ns) {
   const uint64_t n = free_.size();
   length = std::min(length, n);
-  const uint64_t count = last(begin, length, ns);
-  for (uint64_t i = 1; i <= count; ++i) {
+  for (uint64_t i = 1; i <= length && ns > 0; ++i) {
     const uint64_t position = (begin + length - i) % n;
     const uint64_t taken = std::min(ns, free_[position]);
     if (taken > 0) {
@@ -81,7 +80,7 @@ uint64_t FreeTime::take_last(uint64_t begin, uint64_t length, uint64_t ns) {
       ns -= taken;
     }
   }
-  return count;
+  return ns;
 }
 
 // --- the choice ---
@@ -171,9 +170,8 @@ void Link::copy(const Interval& it) {
     return; // it does not come back
   }
   const Window comes = in(it);
-  const uint64_t free = in_.sum(comes.begin, comes.length);
-  late_in_ += ns(it) - std::min(ns(it), free);
-  const uint64_t count = in_.take_last(comes.begin, comes.length, ns(it));
+  const uint64_t count = in_.last(comes.begin, comes.length, ns(it));
+  late_in_ += in_.take_last(comes.begin, comes.length, ns(it));
   resident_.add(
       comes.begin + comes.length - count,
       count,

@@ -43,9 +43,9 @@ class FreeTime {
   // Takes the first of it there, or all if there is no more than that. Returns
   // what is missing then.
   uint64_t take_first(uint64_t begin, uint64_t length, uint64_t ns);
-  // The last of it. Returns in how many positions it is.
+  // The same with the last of it.
   uint64_t take_last(uint64_t begin, uint64_t length, uint64_t ns);
-  // In how many positions it would be.
+  // In how many positions the last of it is; `length` if there is less.
   uint64_t last(uint64_t begin, uint64_t length, uint64_t ns) const;
 
  private:

@@ -3,7 +3,9 @@
 namespace at::cuda::lms {
 
 bool Trial::declines(double copying_us) {
-  if (makes_again_ || is_over_ || kTimed * copying_us < making_us_) {
+  const double reckoned_us = kTimed * copying_us;
+  if (makes_again_ || is_over_ ||
+      reckoned_us - reckoned_us / kLeastSlower < making_us_) {
     return false;
   }
   makes_again_ = is_over_ = true;

@@ -52,6 +52,9 @@ class Trial {
   // To save less of a cycle than 1 / kLeastSaved is no reason to make bytes
   // again: cycles differ.
   static constexpr double kLeastSaved = 100;
+  // A plan's own reckoning of how long its copies take is right to one part in
+  // kLeastSlower: what is slower by more than that need not be tried.
+  static constexpr double kLeastSlower = 30;
   // The first cycles of a plan still have pages that are where the last one
   // left them.
   static constexpr uint64_t kSettling = 2;
