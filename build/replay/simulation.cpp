@@ -217,11 +217,8 @@ void Simulation::allocate_small(size_t storage) {
 
 void Simulation::free(size_t storage) {
   const bool is_small = !is_paged(trace_.bytes[storage]);
-  if (timeline_) {
-    timeline_->settle();
-    if (is_small) {
-      timeline_->gave_back_small(storage, world_.now());
-    }
+  if (timeline_ && is_small) {
+    timeline_->gave_back_small(storage, world_.now());
   }
   if (is_small) {
     small_taken_ -= block_size(trace_.bytes[storage]);

@@ -11,6 +11,7 @@
 namespace lms_replay {
 namespace {
 
+using at::cuda::lms::Departure;
 using at::cuda::lms::HostPieces;
 using at::cuda::lms::PageEntry;
 
@@ -38,7 +39,6 @@ void Timeline::ended(Time now) {
 }
 
 void Timeline::ran(size_t op, Interval when, size_t made) {
-  settle();
   operators_.push_back({op, when, made});
 }
 
@@ -50,13 +50,11 @@ void Timeline::copied(
     const PageEntry& page,
     Direction direction,
     bool is_ahead,
-    size_t room,
     const void* memory,
     const HostPieces* host) {
-  settle();
   const size_t storage = number_of(page);
   const CopyId copy = copies_.size();
-  copies_.push_back({storage, direction, is_ahead, room, operators_.size()});
+  copies_.push_back({storage, direction, is_ahead, operators_.size()});
   const Moment begin{0, copy};
   if (memory) {
     device_stays_[memory] = on_device_.size();
@@ -66,25 +64,24 @@ void Timeline::copied(
     host_stays_[host->front().begin] = on_host_.size();
     on_host_.push_back({storage, begin});
   }
-  const auto stay = device_stays_.find(page.memory.get());
-  if (direction == Direction::kOut && stay != device_stays_.end()) {
-    leaving_.push_back({&page, stay->second, copy});
-  }
 }
 
-void Timeline::dropped(const PageEntry& page, Time now, size_t room) {
-  settle();
-  drops_.push_back({number_of(page), now, room, operators_.size()});
-}
-
-void Timeline::settle() {
-  for (const Leaving& leaving : leaving_) {
-    if (leaving.page->state != PageEntry::State::kResident) {
-      on_device_[leaving.stay].end = {0, leaving.copy};
-      copies_[leaving.copy].leaves = true;
+void Timeline::left(
+    const PageEntry& page,
+    Departure how,
+    Time now,
+    size_t room) {
+  if (how == Departure::kDropped) {
+    drops_.push_back({number_of(page), now, room, operators_.size()});
+  } else if (how == Departure::kCopied) { // by the copy that was told of last
+    const CopyId copy = copies_.size() - 1;
+    copies_[copy].room = room;
+    copies_[copy].leaves = true;
+    const auto stay = device_stays_.find(page.memory.get());
+    if (stay != device_stays_.end()) {
+      on_device_[stay->second].end = {0, copy};
     }
   }
-  leaving_.clear();
 }
 
 // --- memory ---
@@ -95,7 +92,6 @@ void Timeline::took(size_t storage, const void* memory, Time now) {
 }
 
 void Timeline::gave_back(const void* memory, Time now) {
-  settle();
   const auto stay = device_stays_.find(memory);
   if (stay == device_stays_.end()) {
     return; // an operator did not get all that it wanted

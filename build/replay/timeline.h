@@ -47,24 +47,24 @@ class Timeline {
   void ran(size_t op, Interval when, size_t made);
   // The compute stream stood still before the next operator.
   void waited(size_t cause, Interval when, CopyId copy);
-  // `room`: bytes of memory that an operator wants now; 0: the plan wants it.
   // `memory`: the target within the device.
   void copied(
       const at::cuda::lms::PageEntry& page,
       Direction direction,
       bool is_ahead,
-      size_t room,
       const void* memory,
       const at::cuda::lms::HostPieces* host);
-  void dropped(const at::cuda::lms::PageEntry& page, Time now, size_t room);
+  // `room`: bytes of memory that an operator wants now; 0: the plan wants it.
+  void left(
+      const at::cuda::lms::PageEntry& page,
+      at::cuda::lms::Departure how,
+      Time now,
+      size_t room);
   void took(size_t storage, const void* memory, Time now);
   void gave_back(const void* memory, Time now);
   void took_small(size_t storage, Time now);
   void gave_back_small(size_t storage, Time now);
   void gave_back_host(const at::cuda::lms::HostPieces& host, Moment when);
-  // What was being copied to the host has left the device by now, or stays:
-  // called before pages change in another way.
-  void settle();
 
   // --- what is asked ---
 
@@ -89,8 +89,8 @@ class Timeline {
     size_t storage;
     Direction direction;
     bool is_ahead;
-    size_t room;
     size_t used_for;
+    size_t room = 0;
     bool leaves = false; // the device, by this copy
   };
   struct Dropped {
@@ -103,11 +103,6 @@ class Timeline {
     size_t storage;
     Moment begin;
     Moment end{kUnknown, kNone};
-  };
-  struct Leaving {
-    const at::cuda::lms::PageEntry* page;
-    size_t stay;
-    CopyId copy;
   };
 
   class Printer;
@@ -125,7 +120,6 @@ class Timeline {
   std::map<const void*, size_t> device_stays_; // open ones, by address
   std::map<const void*, size_t> host_stays_;
   std::map<size_t, size_t> small_stays_; // by storage
-  std::vector<Leaving> leaving_; // copies out that settle() looks at
 };
 
 } // namespace lms_replay

@@ -114,10 +114,8 @@ DeviceMemory VirtualWorld::allocate(
     const Page& page,
     bool is_ahead,
     Events& pending) {
-  DeviceMemory memory = is_ahead ? take(page.bytes, pending)
-                                 : take_with_room(page.bytes, pending);
-  is_ahead_ = is_ahead;
-  return memory;
+  return is_ahead ? take(page.bytes, pending)
+                  : take_with_room(page.bytes, pending);
 }
 
 // Null if no free range is large enough.
@@ -134,7 +132,6 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
   Request request;
   request.bytes = block_size(bytes);
   request.is_joined = true;
-  wanted_ = request.bytes;
   pager_->relocator.make_gap(request);
   for (int left = 2; left > 0 && pager_->books.map.is_crowded(request);
        --left) {
@@ -146,7 +143,6 @@ DeviceMemory VirtualWorld::take_with_room(size_t bytes, Events& pending) {
     pager_->reclaimer.reclaim(request, Scope::kAll, /*may_wait=*/true);
     memory = take(bytes, pending);
   }
-  wanted_ = 0;
   if (!memory) {
     throw NoRoom(
         request.bytes,
@@ -232,8 +228,7 @@ void VirtualWorld::tell(const Copy& copy) {
     timeline_->copied(
         copy.page,
         direction_of(copy.kind),
-        is_ahead_,
-        wanted_,
+        copy.is_ahead,
         copy.memory,
         copy.host);
   }
@@ -274,11 +269,16 @@ uint32_t VirtualWorld::gain(const Page& page) {
 }
 
 bool VirtualWorld::give_up(Page& page, bool at_any_cost) {
-  const bool is_given_up = values_->give_up(page, at_any_cost);
-  if (timeline_ && is_given_up) {
-    timeline_->dropped(page, now_, wanted_);
+  return values_->give_up(page, at_any_cost);
+}
+
+void VirtualWorld::note_departure(
+    const Page& page,
+    Departure how,
+    size_t room) {
+  if (timeline_) {
+    timeline_->left(page, how, now_, room);
   }
-  return is_given_up;
 }
 
 // --- what has happened ---

@@ -122,6 +122,10 @@ class VirtualWorld final : public at::cuda::lms::World {
   void mark(at::cuda::lms::Stream stream, uint64_t mark) override;
   uint32_t gain(const Page& page) override;
   bool give_up(Page& page, bool at_any_cost) override;
+  void note_departure(
+      const Page& page,
+      at::cuda::lms::Departure how,
+      size_t room) override;
   bool has_happened(const at::cuda::lms::Event& event) const override;
   bool wait_on_host(const at::cuda::lms::Event& event) noexcept override;
   at::cuda::lms::HostPieces allocate_on_host(
@@ -152,8 +156,6 @@ class VirtualWorld final : public at::cuda::lms::World {
   const Machine machine_;
   const at::cuda::lms::Traits traits_;
   Timeline* const timeline_;
-  size_t wanted_ = 0; // bytes of memory that an operator wants, while it does
-  bool is_ahead_ = false; // what memory was taken for last comes ahead of use
   uintptr_t last_host_ = 0; // memory of the host is a number here
   at::cuda::lms::Pager* pager_ = nullptr;
   at::cuda::lms::Values* values_ = nullptr;

@@ -36,11 +36,13 @@ class FakeWorld final : public World {
   struct Queued {
     Copy::Kind kind;
     bool only_overwrites;
+    bool is_ahead;
     Event end;
     Events after;
   };
   std::vector<Queued> copies;
   std::vector<std::pair<Stream, Event>> waits;
+  std::vector<std::pair<Departure, size_t>> departures; // how, for what room
   size_t host_waits = 0;
   std::vector<Event> freed_on_host; // when the memory is free
 
@@ -95,7 +97,7 @@ class FakeWorld final : public World {
   bool page_out(PageEntry* page) {
     const Lock lock(pager.books.mutex);
     HostMemory::Wait wait(/*is_allowed=*/false);
-    return pager.residence.page_out(page, wait, /*is_needed=*/true) != nullptr;
+    return pager.residence.page_out(page, wait, /*room=*/0) != nullptr;
   }
   bool save(PageEntry* page) {
     const Lock lock(pager.books.mutex);
@@ -197,9 +199,14 @@ class FakeWorld final : public World {
     copies.push_back(
         {copy.kind,
          only_overwrites,
+         copy.is_ahead,
          std::make_shared<CUevent_st>(),
          copy.after});
     return copies.back().end;
+  }
+  void note_departure(const PageEntry& /*page*/, Departure how, size_t room)
+      override {
+    departures.emplace_back(how, room);
   }
   Events queued(Stream /*stream*/) noexcept override {
     return {};

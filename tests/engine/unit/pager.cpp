@@ -201,6 +201,25 @@ TEST_F(ThePager, the_next_owner_of_memory_waits_for_the_copy) {
   EXPECT_TRUE(nothing.empty());
 }
 
+TEST_F(ThePager, the_world_is_told_how_a_page_leaves) {
+  using Departures = decltype(world.departures);
+  PageEntry* page = make();
+  Request wanted;
+  wanted.bytes = 512;
+  const auto reclaim = [&](const Request& request) {
+    world.pager.reclaimer.reclaim(request, Scope::kAll, /*may_wait=*/true);
+  };
+  reclaim(wanted);
+  EXPECT_EQ(world.departures, (Departures{{Departure::kCopied, 512}}));
+  world.use(page);
+  EXPECT_FALSE(world.copies.back().is_ahead);
+  reclaim({}); // nobody wants room
+  EXPECT_EQ(world.departures.back(), std::pair(Departure::kClean, size_t{0}));
+  world.use(page, /*writes=*/true);
+  EXPECT_TRUE(world.save(page));
+  EXPECT_EQ(world.departures.size(), 2u); // it stays
+}
+
 TEST_F(ThePager, nobody_waits_for_a_copy_that_has_ended) {
   PageEntry* page = make();
   EXPECT_TRUE(world.page_out(page));

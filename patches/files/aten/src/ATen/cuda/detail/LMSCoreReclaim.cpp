@@ -41,9 +41,9 @@ void Reclaimer::evict(Eviction& eviction, Freed& freed) {
       continue; // it was, before the wait
     }
     const bool is_evicted = eviction.keeps_memory
-        ? residence_.page_out(
-              entry(page), eviction.wait, /*is_needed=*/false) != nullptr
-        : residence_.evict(page, eviction.wait, freed);
+        ? residence_.page_out(entry(page), eviction.wait, std::nullopt) !=
+            nullptr
+        : residence_.evict(page, eviction.wait, eviction.room, freed);
     if (eviction.wait.is_needed()) {
       break;
     }
@@ -109,6 +109,7 @@ Reclaimed Reclaimer::reclaim(
     Scope scope,
     bool may_wait) noexcept {
   Eviction eviction(may_wait);
+  eviction.room = wanted.bytes;
   try {
     {
       Freed freed(books_.contention);

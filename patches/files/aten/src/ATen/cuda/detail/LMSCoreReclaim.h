@@ -30,6 +30,7 @@ struct Eviction {
   std::vector<std::pair<Page*, uint64_t>> pages; // still to go; their ids
   HostMemory::Wait wait; // for the first of them
   bool keeps_memory = false; // it drains, until somebody needs it
+  size_t room = 0; // bytes that somebody needs now
   bool has_failed = false; // for some of them
   Reclaimed gone;
 };

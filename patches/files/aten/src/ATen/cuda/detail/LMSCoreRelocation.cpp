@@ -48,7 +48,7 @@ Clearing Relocator::begin(const Request& request, Pages& moving) {
   moving.reserve(clearing.pages.size());
   for (Page* page : clearing.pages) {
     if (page->draining) {
-      residence_.evict(page, unneeded, freed); // that copies nothing
+      residence_.evict(page, unneeded, 0, freed); // that copies nothing
       continue;
     }
     moving.push_back(entry(page));

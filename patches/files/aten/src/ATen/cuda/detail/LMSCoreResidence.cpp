@@ -191,9 +191,9 @@ bool Residence::save(PageEntry* page) {
 Draining* Residence::page_out(
     PageEntry* page,
     HostMemory::Wait& wait,
-    bool is_needed) {
+    std::optional<size_t> room) {
   const bool is_clean = !page->host.empty();
-  const bool is_dropped = !is_clean && is_given_up(page, is_needed);
+  const bool is_dropped = !is_clean && is_given_up(page, room.has_value());
   const bool needs_copy = !is_clean && !is_dropped;
   HostPieces host;
   if (needs_copy) {
@@ -219,6 +219,12 @@ Draining* Residence::page_out(
     last_failure_ = world_.reason_of(error);
     return nullptr;
   }
+  world_.note_departure(
+      *page,
+      is_dropped     ? Departure::kDropped
+          : is_clean ? Departure::kClean
+                     : Departure::kCopied,
+      room.value_or(0));
   if (is_dropped) {
     return &leave(page, std::move(events), PageEntry::State::kDropped);
   }
@@ -290,10 +296,13 @@ Draining& Residence::leave(
   return draining;
 }
 
-bool Residence::evict(Page* page, HostMemory::Wait& wait, Freed& freed) {
-  auto* draining = page->draining
-      ? static_cast<Draining*>(page)
-      : page_out(entry(page), wait, /*is_needed=*/true);
+bool Residence::evict(
+    Page* page,
+    HostMemory::Wait& wait,
+    size_t room,
+    Freed& freed) {
+  auto* draining = page->draining ? static_cast<Draining*>(page)
+                                  : page_out(entry(page), wait, room);
   if (draining) {
     books_.draining.hand_over(*draining, freed);
   }
@@ -323,7 +332,7 @@ void Residence::arrive(
   if (segment && page->home != reinterpret_cast<Stream>(segment->stream)) {
     page->set_home(reinterpret_cast<Stream>(segment->stream));
   }
-  Copy copy{Copy::Kind::kIn, *page, memory.get(), nullptr, {}};
+  Copy copy{Copy::Kind::kIn, *page, memory.get(), nullptr, {}, is_ahead};
   copy.after = world_.queued(page->home);
   append(copy.after, pending);
   // After a page-out that copied nothing there is none to wait for.

@@ -2,6 +2,8 @@
 
 #include <ATen/cuda/detail/LMSCoreBooks.h>
 
+#include <cstddef>
+#include <optional>
 #include <string>
 
 namespace at::cuda::lms {
@@ -50,11 +52,14 @@ class Residence {
   bool save(PageEntry* page);
   // Leaves the bytes on the host; the memory drains. Null, with the page as it
   // was, if a wait is needed or the bytes cannot be evicted.
-  // `is_needed`: its memory, now.
-  Draining* page_out(PageEntry* page, HostMemory::Wait& wait, bool is_needed);
+  // `room`: bytes that its memory is needed for, now; nullopt: it is not.
+  Draining* page_out(
+      PageEntry* page,
+      HostMemory::Wait& wait,
+      std::optional<size_t> room);
   // Gives up the memory, at once: that of a page, or memory that drains. False
-  // if a wait is needed or the bytes cannot be evicted.
-  bool evict(Page* page, HostMemory::Wait& wait, Freed& freed);
+  // if a wait is needed or the bytes cannot be evicted. `room`: as above.
+  bool evict(Page* page, HostMemory::Wait& wait, size_t room, Freed& freed);
   // Of the last page-out that failed; empty if none has.
   const std::string& last_failure() const {
     return last_failure_;

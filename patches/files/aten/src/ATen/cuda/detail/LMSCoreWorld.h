@@ -32,6 +32,14 @@ struct Copy {
   void* memory = nullptr; // target of kIn and kMove
   const HostPieces* host = nullptr; // target of kOut; null: only overwrite
   Events after; // what the copy waits for
+  bool is_ahead = false; // of the bytes' use, kIn
+};
+
+// How a page's bytes leave the device.
+enum class Departure {
+  kCopied, // to the host, by the last copy of the page
+  kClean, // the host has them already
+  kDropped, // they are made again
 };
 
 // All that the pager asks of a device and of its host. The engine answers with
@@ -62,6 +70,12 @@ class World {
 
   // Queues the copy and returns its end.
   virtual Event copy(const Copy& copy) = 0;
+  // The page has left. `room`: bytes of memory that are wanted for something
+  // else now; 0: nothing asks for it, it left by the plan.
+  virtual void note_departure(
+      const PageEntry& /*page*/,
+      Departure /*how*/,
+      size_t /*room*/) {}
   // The end of what is queued so far on the stream.
   virtual Events queued(Stream stream) noexcept = 0;
   // The handle may stand for another stream than it did.
