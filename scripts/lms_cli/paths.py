@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "lms"
 LOCKS = ROOT / "scripts" / "locks"
 PATCHES = Path(os.environ.get("LMS_PATCHES") or ROOT / "patches")  # to try another series
+TIMELINE = ROOT / "patches" / "files" / "torch" / "cuda"  # the package _lms_timeline is there
 BUILD = ROOT / "build"
 INDEX = ROOT / "wheels"  # the package index of published wheels
 

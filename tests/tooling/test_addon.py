@@ -128,7 +128,7 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_contents(release: FakeRelease, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    python = [f"torch_lms/torch/cuda/{path.name}" for path in release_python(release)]
+    python = release_python(release)
     metadata = ("LMS.json", "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     assert set(members) == {
         "torch_lms/__init__.py",
@@ -139,8 +139,8 @@ def test_contents(release: FakeRelease, wheel: Path) -> None:
         *python,
         *(f"{DIST_INFO}/{name}" for name in metadata),
     }
-    for path in release_python(release):
-        assert members[f"torch_lms/torch/cuda/{path.name}"] == path.read_bytes()
+    for name, path in python.items():
+        assert members[name] == path.read_bytes()
     (compiled,) = release.home.glob("libraries/*/libtorch_lms.so")
     assert members[LIBRARY] == compiled.read_bytes()
     changed = members[f"torch_lms/releases/{VERSION}/memory.py"].decode()
@@ -153,8 +153,11 @@ def test_contents(release: FakeRelease, wheel: Path) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", made_from["releases"][VERSION]["series_sha256"])
 
 
-def release_python(release: FakeRelease) -> list[Path]:
-    return sorted((release.patches / "files" / "torch" / "cuda").glob("*.py"))
+def release_python(release: FakeRelease) -> dict[str, Path]:
+    """The series' Python files, by their names in the wheel."""
+    files = release.patches / "files"
+    found = (files / "torch" / "cuda").rglob("*.py")
+    return {f"torch_lms/{path.relative_to(files)}": path for path in found}
 
 
 def test_metadata(wheel: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _lms_timeline import named, recorded
 from lms_cli import paths
 from lms_cli.environments import toolbox
 from lms_cli.errors import LmsError
-from lms_cli.timeline import named, page, recorded
+from lms_cli.timeline import page
 from lms_cli.trace import reader, replaying
 from replays import machine
 from support import browser

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lms_cli.timeline import memory, named, perfetto, recorded
-from lms_cli.timeline.named import Names
-from lms_cli.timeline.recorded import ASIDE, IN, OUT, Recorded
-from lms_cli.timeline.story import LANES, Story
+from _lms_timeline import memory, named, perfetto, recorded
+from _lms_timeline.named import Names
+from _lms_timeline.recorded import ASIDE, IN, OUT, Recorded
+from _lms_timeline.story import LANES, Story
 from lms_cli.trace import reader, replaying
 from lms_cli.trace.replaying import Machine, Result
 from replays import BANDWIDTH, ROOM, SWAP, machine
@@ -72,7 +72,7 @@ def test_the_words_of_a_swap(swap: tuple[Result, Recorded, Names]) -> None:
     assert out.name == "storage 0 (activation, 9.4 MiB)"
     assert "test::to1 wanted 9.4 MiB of memory" in out.why
     assert "used again 4.00 ms later by test::0to" in out.why
-    assert told["device to host", 3].why.endswith("used again by nothing that the trace has")
+    assert told["device to host", 3].why.endswith("used again by nothing that was recorded")
     assert told["host to device", 4].why == "asked for when test::0to needed it"
     wait = told["stands still", 1]
     assert (wait.name, wait.kind) == ("test::to1", "waits for memory")
@@ -94,7 +94,7 @@ def test_chunks_that_ran_as_one(tmp_path: Path) -> None:
     ]
     # Storage 0 is used by the first chunk, whose line no recorded operator has.
     assert told._use_after(0, 1 * MS) == "0.00 ms later by aten::_fused_adamw_"
-    assert told._use_after(0, 2 * MS) == "by nothing that the trace has"
+    assert told._use_after(0, 2 * MS) == "by nothing that was recorded"
 
 
 def test_what_cost_most_of_a_swap(swap: tuple[Result, Recorded, Names]) -> None:
@@ -186,10 +186,9 @@ def test_memory_that_goes_from_one_to_another(tmp_path: Path) -> None:
     assert [sum(row) for row in zip(*taken.bytes.values())] == [PAGE] * 4
 
 
-def test_perfetto(swap: tuple[Result, Recorded, Names], tmp_path: Path) -> None:
+def test_perfetto(swap: tuple[Result, Recorded, Names]) -> None:
     _, found, names = swap
-    perfetto.write(tmp_path / "out.json", "swap", found, names)
-    rows = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    rows = json.loads(perfetto.text("swap", found, names))["traceEvents"]
     assert {row["ph"] for row in rows} == set("MXCsf")
     slices = [row for row in rows if row["ph"] == "X"]
     assert len(slices) == found.events

@@ -1,1 +1,1 @@
-"""Timelines: what happened in a step of a replayed trace, as a page and as a Perfetto trace."""
+"""Timelines of replayed traces. What draws them, `_lms_timeline`, is part of the wheels."""

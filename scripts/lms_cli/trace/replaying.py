@@ -188,7 +188,7 @@ def replay(trace: Trace, machine: Machine, policy: str, *, recompute: bool) -> R
 def replay_step(
     trace: Trace, machine: Machine, policy: str, step: int | None, *, recompute: bool
 ) -> tuple[Result, dict[str, Any]]:
-    """The same, and what happened in one step, from 0 on: lms_cli/timeline/recorded.py reads it.
+    """The same, and what happened in one step, from 0 on: _lms_timeline/recorded.py reads it.
 
     Args:
         trace: what is replayed.

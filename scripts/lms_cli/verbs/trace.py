@@ -131,8 +131,10 @@ def replay(args: argparse.Namespace) -> int:
 
 def view(args: argparse.Namespace) -> int:
     """Replay the trace, and write what happened in a step."""
-    from lms_cli import progress
-    from lms_cli.timeline import named, page, perfetto, recorded
+    from _lms_timeline import named, perfetto, recorded
+
+    from lms_cli import files, progress
+    from lms_cli.timeline import page
     from lms_cli.trace import replaying
 
     out = args.out or args.trace.with_suffix(".html")
@@ -147,7 +149,7 @@ def view(args: argparse.Namespace) -> int:
         names = named.read(args.trace)
         named.infer_kinds(names, found)
     if args.perfetto:
-        perfetto.write(args.perfetto, trace.name, found, names)
+        files.write_text(args.perfetto, perfetto.text(trace.name, found, names))
     page.write(out, result, found, names)
     print(out)
     return 0

@@ -1,4 +1,6 @@
-<!DOCTYPE html>
+"""The page, with places for what is on it: string.Template says how they are marked."""
+
+PAGE = r"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -16,7 +18,10 @@ dd { margin: 0; font-weight: 600; }
 p { color: #666; margin: .3rem 0; }
 kbd { border: 1px solid #aaa; border-radius: 3px; padding: 0 .3em; font-size: 12px; }
 table { border-collapse: collapse; }
-th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
+th, td {
+  text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #8884;
+  vertical-align: top;
+}
 th { font-weight: 600; }
 button { font: inherit; font-size: 12px; cursor: pointer; }
 details { margin: 2rem 0 0; color: #666; }
@@ -27,7 +32,8 @@ details { margin: 2rem 0 0; color: #666; }
   /* What is drawn is inverted; its hues stay. */
   #figures { filter: invert(.93) hue-rotate(180deg); }
   .bk-Tooltip {
-    --tooltip-color: #222; --tooltip-text: #ddd; --tooltip-border: #666; --tooltip-arrow-color: #666;
+    --tooltip-color: #222; --tooltip-text: #ddd;
+    --tooltip-border: #666; --tooltip-arrow-color: #666;
   }
 }
 </style>
@@ -35,8 +41,8 @@ details { margin: 2rem 0 0; color: #666; }
 <body>
 <h1>$title</h1>
 <dl>$facts</dl>
-<p>Wheel or <kbd>+</kbd> <kbd>−</kbd>: zoom. Drag or <kbd>←</kbd> <kbd>→</kbd>: move. <kbd>0</kbd>: all of the step.
-A click on a name at the right hides what it names.</p>
+<p>Wheel or <kbd>+</kbd> <kbd>&minus;</kbd>: zoom. Drag or <kbd>←</kbd> <kbd>→</kbd>: move.
+<kbd>0</kbd>: all of the step. A click on a name at the right hides what it names.</p>
 <div id="figures">
 ${figures}
 </div>
@@ -51,7 +57,13 @@ const events = JSON.parse(document.getElementById("events").textContent);
 const model = name => Bokeh.documents[0].get_model_by_name(name);
 const time = () => model("time");
 
-// Events of one kind do not overlap. Those that follow each other within a pixel are shown as one, so that no more are
+// The latest end so far: events of one kind overlap where several threads launched them.
+for (const kind of events.kinds) {
+  let latest = -Infinity;
+  kind.until = kind.end.map(end => latest = Math.max(latest, end));
+}
+
+// Those of one kind that follow each other within a pixel are shown as one, so that no more are
 // drawn than a screen has pixels, however many there are.
 function shown(kind, start, end, pixel) {
   const columns = {begin: [], end: [], took: [], name: [], why: [], count: []};
@@ -59,11 +71,12 @@ function shown(kind, start, end, pixel) {
   let first = 0, beyond = ends.length;
   while (first < beyond) { // the first that ends after the start
     const middle = (first + beyond) >> 1;
-    ends[middle] < start ? first = middle + 1 : beyond = middle;
+    kind.until[middle] < start ? first = middle + 1 : beyond = middle;
   }
   while (first < ends.length && begins[first] <= end) {
     let next = first, took = 0;
-    do took += ends[next] - begins[next]; while (++next < ends.length && ends[next] - begins[first] < pixel);
+    do took += ends[next] - begins[next];
+    while (++next < ends.length && ends[next] - begins[first] < pixel);
     const count = next - first, name = words[kind.name[first]];
     columns.begin.push(begins[first]);
     columns.end.push(ends[next - 1]);
@@ -77,7 +90,8 @@ function shown(kind, start, end, pixel) {
 }
 
 function draw() {
-  const {start, end} = time(), pixel = (end - start) / document.getElementById("figures").clientWidth;
+  const {start, end} = time(), width = document.getElementById("figures").clientWidth;
+  const pixel = (end - start) / width;
   for (const kind of events.kinds) model(kind.source).data = shown(kind, start, end, pixel);
 }
 
@@ -125,7 +139,8 @@ addEventListener("keydown", event => {
 });
 for (const row of document.querySelectorAll("tr[data-begin]")) {
   row.querySelector("button").addEventListener("click", () => {
-    const begin = +row.dataset.begin, end = +row.dataset.end, around = Math.max((end - begin) * 0.1, 0.01);
+    const begin = +row.dataset.begin, end = +row.dataset.end;
+    const around = Math.max((end - begin) * 0.1, 0.01);
     show(begin - around, end + around);
     document.getElementById("figures").scrollIntoView();
   });
@@ -133,3 +148,4 @@ for (const row of document.querySelectorAll("tr[data-begin]")) {
 </script>
 </body>
 </html>
+"""

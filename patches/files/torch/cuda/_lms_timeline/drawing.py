@@ -1,6 +1,6 @@
-"""Draws a page with Bokeh: a program of its own, run in the environment that has it.
+"""Draws a page with Bokeh; a program, too, for an environment of its own that has it.
 
-Reads what page.contents says from standard input, and writes the file that its argument names.
+The program reads what contents.py says as JSON, and writes the page: standard input and output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 from bokeh.themes import Theme
 
-HERE = Path(__file__).parent
+from .template import PAGE
+
 LANE_HEIGHT = 34  # pixels, as are the following
 MEMORY_HEIGHT = 190
 AXES = 130  # left of the figures
@@ -87,9 +88,8 @@ TOOLTIP = (
 )
 
 
-def main() -> None:
-    """Read, draw, write."""
-    page = json.load(sys.stdin)
+def draw(page: dict[str, Any]) -> str:
+    """The page as HTML, from what contents.py says."""
     time = Range1d(0, page["ms"], bounds=(0, page["ms"]), min_interval=1e-3, name="time")
     figures = {"lanes": lanes(page, time)}
     for number, memory in enumerate(page["memory"]):
@@ -97,9 +97,8 @@ def main() -> None:
     figures["memory1"].xaxis.axis_label = "milliseconds from the beginning of the step"
     figures["memory1"].height += 20
     script, places = components(figures, theme=THEME)
-    template = string.Template((HERE / "page.html").read_text(encoding="utf-8"))
     scripts = Resources(mode="inline", components=["bokeh"]).js_raw
-    text = template.substitute(
+    return string.Template(PAGE).substitute(
         title=html.escape(page["title"]),
         facts="".join(map(fact, page["facts"])),
         figures="\n".join(places.values()),
@@ -109,7 +108,6 @@ def main() -> None:
         library="\n".join(f"<script>{source}</script>" for source in scripts),
         script=script,
     )
-    Path(sys.argv[1]).write_text(text, encoding="utf-8")
 
 
 def lanes(page: dict[str, Any], time: Range1d) -> figure:
@@ -125,7 +123,7 @@ def lanes(page: dict[str, Any], time: Range1d) -> figure:
         for kind, _ in kinds:
             items.setdefault(kind, []).append(events(plot, place, lane, kind))
     shown = [renderer for renderers in items.values() for renderer in renderers]
-    hover = {"point_policy": "follow_mouse", "limit": 3}
+    hover = {"point_policy": "follow_mouse", **at_most(3)}
     plot.add_tools(HoverTool(renderers=shown, tooltips=TOOLTIP, **hover))
     for kind, renderers in items.items():
         # The legend takes its colours from what there is, so there is always something.
@@ -146,6 +144,11 @@ def events(plot: figure, place: int, lane: str, kind: str) -> Any:
         source=ColumnDataSource(columns, name=source_name(lane, kind)),
         **style(kind),
     )
+
+
+def at_most(count: int) -> dict[str, int]:
+    """How many are told of that lie under the pointer; Bokeh 3.4 does not know that yet."""
+    return {"limit": count} if "limit" in HoverTool.properties() else {}
 
 
 def style(kind: str) -> dict[str, Any]:
@@ -205,13 +208,12 @@ def memory_figure(memory: dict[str, Any], time: Range1d) -> figure:
             location=memory["limit"], dimension="width", line_dash="dashed", line_width=1.5
         )
         plot.add_layout(limit)
-    if kinds:
-        source = ColumnDataSource({"x": times, "sum": below, **kinds})
-        line = plot.line("x", "sum", source=source, line_alpha=0)  # to be pointed at
-        rows = [(name, f"@{{{name}}}{{0.00}} GiB") for name in kinds]
-        tips = [("at", "$x{0,0.000} ms"), *rows, ("sum", "@sum{0.00} GiB")]
-        hover = {"mode": "vline", "line_policy": "interp", "limit": 1}
-        plot.add_tools(HoverTool(renderers=[line], tooltips=tips, **hover))
+    source = ColumnDataSource({"x": times, "sum": below, **kinds})
+    line = plot.line("x", "sum", source=source, line_alpha=0)  # to be pointed at
+    rows = [(name, f"@{{{name}}}{{0.00}} GiB") for name in kinds]
+    tips = [("at", "$x{0,0.000} ms"), *rows, ("sum", "@sum{0.00} GiB")]
+    hover = {"mode": "vline", "line_policy": "interp", **at_most(1)}
+    plot.add_tools(HoverTool(renderers=[line], tooltips=tips, **hover))
     legend(plot, items)
     return plot
 
@@ -274,4 +276,4 @@ def licence() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(draw(json.load(sys.stdin)))

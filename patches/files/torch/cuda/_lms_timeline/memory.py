@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lms_cli.timeline.named import Names
-from lms_cli.timeline.recorded import Stay
-from lms_cli.trace.reader import KINDS
+from .named import Names
+from .recorded import Stay
 
+KINDS = ("parameter", "gradient", "optimizer", "activation", "workspace", "input", "other")
 MOST = 2000  # points: more than a screen has
 
 

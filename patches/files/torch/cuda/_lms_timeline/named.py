@@ -1,4 +1,4 @@
-"""What a trace calls its operators and storages; the replay itself goes by numbers."""
+"""What a trace or a report calls its operators and storages; timelines go by numbers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lms_cli.timeline.recorded import Recorded
+from .recorded import Recorded
 
 UNSAID = "other"  # the kind of all storages in a recorded trace
 
 
 @dataclass
 class Storage:
-    """A storage of a trace; lines are those of the trace's file, from 1 on."""
+    """A storage; lines are those of the trace or the report, from 1 on."""
 
     identity: int
     bytes: int
@@ -23,6 +23,13 @@ class Storage:
     born: int
     freed: int | None = None
     uses: list[int] = field(default_factory=list)  # lines of operators, in order
+    name: str = ""  # that the program has for it
+    is_older: bool = False  # than the report, which does not know what made it
+
+    @property
+    def label(self) -> str:
+        """What it is called in text."""
+        return self.name or f"storage {self.identity}"
 
     def next_use(self, line: int) -> int | None:
         """Line of the first operator after a line that uses it."""
@@ -32,25 +39,30 @@ class Storage:
 
 @dataclass
 class Operator:
-    """An operator of a trace: its name, and the numbers of storages."""
+    """An operator: its name, the numbers of storages, and the module that it ran in."""
 
     name: str
     reads: list[int]
     writes: list[int]
+    module: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called in text."""
+        return f"{self.name} in {self.module}" if self.module else self.name
 
 
 @dataclass
 class Names:
-    """All of a trace that has been checked."""
+    """All that a trace or a report names."""
 
     storages: list[Storage]  # by number
     operators: dict[int, Operator]  # by line
-    lines: int
 
 
 def read(path: Path) -> Names:
-    """Read a trace that `reader.read` has accepted."""
-    names = Names([], {}, 0)
+    """Read a trace whose format has been checked."""
+    names = Names([], {})
     live: dict[int, int] = {}
     with path.open(encoding="utf-8") as stream:
         for line, text in enumerate(stream, start=1):
@@ -59,7 +71,6 @@ def read(path: Path) -> Names:
 
 
 def _event(names: Names, live: dict[int, int], line: int, row: dict[str, Any]) -> None:
-    names.lines = line
     if "op" in row:
         reads = [live[identity] for identity in row["reads"]]
         writes = [live[identity] for identity in row["writes"]]
@@ -87,7 +98,8 @@ def infer_kinds(names: Names, step: Recorded) -> None:
         if first <= line <= last:
             for number in {*operator.reads, *operator.writes}:
                 used.setdefault(number, set()).add(line)
-    whole = first <= min(names.operators, default=first)
+    is_part = any(storage.is_older for storage in names.storages)
+    whole = first <= min(names.operators, default=first) and not is_part
     lasting = {number for number in used if _outlives(names.storages[number], first, last, whole)}
     updates = {
         line

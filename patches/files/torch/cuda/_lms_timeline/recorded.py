@@ -1,4 +1,4 @@
-"""A step's timeline as the replay prints it: build/replay/timeline.h says what is in it."""
+"""What happened on a device in a step; build/replay/timeline.h says more of what it is."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ class Ran:
     begin: int
     end: int
     made: int  # again, for the bytes of this storage; -1: it is the program's
+    stream: int = 0
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The compute stream stood still."""
+    """A compute stream stood still."""
 
     cause: int  # of CAUSES
     begin: int
     end: int
     copy: int  # number of the copy that was waited for; -1: of none
     before: int  # number of the operator that came next
+    stream: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from lms_cli.timeline.named import Names
-from lms_cli.timeline.recorded import ASIDE, CAUSES, IN, OUT, Copy, Drop, Ran, Recorded, Wait
+from .named import Names
+from .recorded import ASIDE, CAUSES, IN, OUT, Copy, Drop, Ran, Recorded, Wait
 
 COMPUTES, AGAIN, STILL = "computes", "made again", "stands still"
 LANES = (COMPUTES, AGAIN, STILL, "host to device", "device to host", "within the device", "dropped")
@@ -29,6 +30,7 @@ class Event:
     name: str  # of the operator or storage
     why: str
     number: int = -1  # of the copy, or of the wait's
+    is_wait: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Row:
 
 
 class Story:
-    """Tells one recorded step with the trace's names."""
+    """Tells one recorded step with its names."""
 
     def __init__(self, recorded: Recorded, names: Names) -> None:
         self.recorded = recorded
@@ -51,8 +53,23 @@ class Story:
         own = [ran for ran in recorded.operators if ran.made < 0]
         self.lines = [ran.line for ran in own]
         self.begins = [ran.begin for ran in own]
+        self.reached = list(accumulate(self.begins, max))  # those of several streams may overlap
         self.programs = _following(recorded.operators)
         self.copies = {copy.number: copy for copy in recorded.copies}
+
+    @property
+    def lanes(self) -> list[str]:
+        """From above; what a stream does has one for each stream that does it."""
+        streams = {
+            COMPUTES: {ran.stream for ran in self.recorded.operators if ran.made < 0},
+            AGAIN: {ran.stream for ran in self.recorded.operators if ran.made >= 0},
+            STILL: {wait.stream for wait in self.recorded.waits},
+        }
+        return [
+            of_stream(lane, stream)
+            for lane in LANES
+            for stream in sorted({0} | streams.get(lane, set()))
+        ]
 
     # --- events ---
 
@@ -69,11 +86,12 @@ class Story:
     def _ran(self, number: int, ran: Ran) -> Event:
         operator = self.names.operators[ran.line]
         if ran.made < 0:
-            uses = self._uses(ran.line)
-            return Event(COMPUTES, COMPUTES, ran.begin, ran.end, operator.name, uses)
+            lane, uses = of_stream(COMPUTES, ran.stream), self._uses(ran.line)
+            return Event(lane, COMPUTES, ran.begin, ran.end, operator.label, uses)
         bytes_, user = self._storage(ran.made), self._program(number)
         why = f"again, for {bytes_}, which was dropped; {user} needs it"
-        return Event(AGAIN, AGAIN, ran.begin, ran.end, operator.name, why)
+        lane = of_stream(AGAIN, ran.stream)
+        return Event(lane, AGAIN, ran.begin, ran.end, operator.label, why)
 
     def _wait(self, wait: Wait) -> Event:
         cause = CAUSES[wait.cause]
@@ -82,13 +100,14 @@ class Story:
         if copy:
             why += f": for {self._storage(copy.storage)} to {ENDS[copy.direction]}"
         return Event(
-            STILL,
+            of_stream(STILL, wait.stream),
             f"waits for {cause}",
             wait.begin,
             wait.end,
             self._operator(wait.before),
             why,
             wait.copy,
+            is_wait=True,
         )
 
     def _copy(self, copy: Copy) -> Event:
@@ -125,7 +144,7 @@ class Story:
 
     def _storage(self, number: int) -> str:
         storage = self.names.storages[number]
-        return f"storage {storage.identity} ({storage.kind}, {size(storage.bytes)})"
+        return f"{storage.label} ({storage.kind}, {size(storage.bytes)})"
 
     def _uses(self, line: int) -> str:
         """What the operator of a line uses, or the chunks that ran as one up to there."""
@@ -142,7 +161,10 @@ class Story:
 
     def _list(self, numbers: list[int]) -> str:
         storages = [self.names.storages[number] for number in dict.fromkeys(numbers)]
-        words = [f"{storage.identity} ({size(storage.bytes)})" for storage in storages[:LISTED]]
+        words = [
+            f"{storage.name or storage.identity} ({size(storage.bytes)})"
+            for storage in storages[:LISTED]
+        ]
         more = len(storages) - len(words)
         return ", ".join(words) + (f" and {more} more" if more > 0 else "") or "nothing"
 
@@ -150,25 +172,25 @@ class Story:
         if not 0 <= number < len(self.recorded.operators):
             return "the step before" if number < 0 else "the next step"
         ran = self.recorded.operators[number]
-        return self.names.operators[ran.line].name + (" (made again)" if ran.made >= 0 else "")
+        return self.names.operators[ran.line].label + (" (made again)" if ran.made >= 0 else "")
 
     def _program(self, number: int) -> str:
         """The program's own operator that this one is, or that it is made again for."""
         line = self.programs[number]
-        return self.names.operators[line].name if line else "the next step"
+        return self.names.operators[line].label if line else "the next step"
 
     def _use_after(self, number: int, time: int) -> str:
         storage = self.names.storages[number]
-        first, last = bisect_left(self.begins, time), self.lines[-1] if self.lines else 0
+        first, last = bisect_left(self.reached, time), self.lines[-1] if self.lines else 0
         before = self.lines[first - 1] if first > 0 else 0
         line = storage.next_use(before)
         if line is not None and line <= last:
             begin = self.begins[bisect_left(self.lines, line)]
-            return f"{milliseconds(begin - time)} later by {self.names.operators[line].name}"
+            return f"{milliseconds(begin - time)} later by {self.names.operators[line].label}"
         later = storage.next_use(last)
         if later is not None:
-            return f"in a later step by {self.names.operators[later].name}"
-        return "by nothing that the trace has"
+            return f"in a later step by {self.names.operators[later].label}"
+        return "by nothing that was recorded"
 
     # --- what cost most ---
 
@@ -197,9 +219,10 @@ class Story:
 
     def _storage_row(self, number: int, moved: int, made: int, waited: int, at: list[int]) -> Row:
         storage = self.names.storages[number]
-        maker = self.names.operators[storage.uses[0]].name if storage.uses else ""
+        is_known = storage.uses and not storage.is_older
+        maker = self.names.operators[storage.uses[0]].label if is_known else ""
         cells = (
-            *(str(storage.identity), storage.kind, size(storage.bytes), maker),
+            *(storage.name or str(storage.identity), storage.kind, size(storage.bytes), maker),
             *map(milliseconds, (moved, made, waited)),
         )
         return Row(cells, min(at), max(at))
@@ -216,6 +239,11 @@ class Story:
             cells = (milliseconds(length(waits)), milliseconds(waits[0].begin), longest.name)
             rows.append(Row((*cells, longest.why), waits[0].begin, waits[-1].end))
         return rows
+
+
+def of_stream(lane: str, stream: int) -> str:
+    """What a lane is called that shows what one stream does."""
+    return f"{lane}, stream {stream + 1}" if stream else lane
 
 
 def _following(operators: Sequence[Ran]) -> list[int]:
