@@ -44,6 +44,7 @@ from . import _lms_hooks, _lms_log
 from ._lms_library import engine, is_loaded
 from ._lms_log import logger
 from ._lms_metrics import metrics
+from ._lms_report import report
 from ._lms_stats import device_index, stats
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
     "metrics",
     "pin",
     "reclaim_inactive",
+    "report",
     "set_enabled_lms",
     "set_host_limit",
     "set_limit_lms",
@@ -71,7 +73,7 @@ __all__ = [
     "step",
 ]
 
-for _function in (metrics, stats):
+for _function in (metrics, report, stats):
     _function.__module__ = __name__  # where they are public
 
 _switching = threading.Lock()  # around turning on and off

@@ -436,6 +436,17 @@ TORCH_LIBRARY(lms, m) {
       });
   m.def("step_trace() -> ()", Trace::step);
   m.def("close_trace() -> ()", Trace::close);
+  m.def("open_report(int device) -> ()", [](int64_t i) {
+    Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
+    Trace::open_report(device.index(), device.pager().books);
+  });
+  m.def("close_report() -> str", Trace::close_report);
+  m.def("enter_module(str name) -> ()", Trace::enter_module);
+  // As traces and reports have it; 0 for a storage that is not managed.
+  m.def("storage_id(Storage storage) -> int", [](const c10::Storage& storage) {
+    ManagedStorage* record = record_of(storage);
+    return record ? static_cast<int64_t>(record->id) : 0;
+  });
   // See Note [Collectives].
   m.def("begin_group() -> ()", begin_group);
   m.def("end_group(Any work) -> ()", end_group);

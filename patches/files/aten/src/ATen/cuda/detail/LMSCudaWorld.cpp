@@ -138,6 +138,9 @@ Event CudaWorld::copy_on(cudaStream_t stream, const Copy& copy) {
     Event begin = record_timed_event(index_, stream);
     queue(copy, stream);
     end = record_timed_event(index_, stream);
+    if (Trace* report = Trace::report_of(index_)) {
+      report->add_copy(copy, begin, end);
+    }
     times_.add(activity_of(copy.kind), std::move(begin), end, copy.page.bytes);
   }
   if (copy.kind == Copy::Kind::kOut && traits().evicts_all) {
@@ -146,6 +149,15 @@ Event CudaWorld::copy_on(cudaStream_t stream, const Copy& copy) {
     end = event_or_drained(index_, stream);
   }
   return end;
+}
+
+void CudaWorld::note_departure(
+    const PageEntry& page,
+    Departure how,
+    size_t room) {
+  if (Trace* report = Trace::report_of(index_)) {
+    report->add_departure(page, how, room);
+  }
 }
 
 Events CudaWorld::queued(Stream stream) noexcept {
@@ -167,7 +179,11 @@ void CudaWorld::wait(
     wait_event(stream, event);
   }
   if (counted) {
-    times_.add(*counted, std::move(begin), record_timed_event(index_, stream));
+    Event end = record_timed_event(index_, stream);
+    if (Trace* report = Trace::report_of(index_)) {
+      report->add_wait(stream, events, *counted, begin, end);
+    }
+    times_.add(*counted, std::move(begin), std::move(end));
   }
 }
 
@@ -202,6 +218,9 @@ HostPieces CudaWorld::allocate_on_host(
 }
 
 void CudaWorld::free_on_host(HostPieces pieces, Event ready) {
+  if (Trace* report = Trace::report_of(index_)) {
+    report->add_host_free(pieces);
+  }
   HostMemory::get().free(std::move(pieces), std::move(ready));
 }
 

@@ -31,6 +31,8 @@ class CudaWorld final : public World {
   size_t block_size_for(size_t bytes) const override;
   size_t growth_for(size_t bytes) const override;
   Event copy(const Copy& copy) override;
+  void note_departure(const PageEntry& page, Departure how, size_t room)
+      override;
   Events queued(Stream stream) noexcept override;
   bool may_be_another(Stream stream) const override;
   void wait(

@@ -122,7 +122,7 @@ ManagedStorage* Device::adopt(
   auto* record = new ManagedStorage(*this, storage, home);
   loans_.take_over(record);
   pager_.residence.begin(record, block);
-  if (Trace* trace = this->trace()) {
+  if (Trace* trace = Trace::of(index_)) {
     trace->add_alloc(*record);
   }
   // A resize must come to LMS for its memory.
@@ -130,12 +130,6 @@ ManagedStorage* Device::adopt(
     storage->set_allocator(&Allocator::get());
   }
   return record;
-}
-
-Trace* Device::trace() const noexcept {
-  Trace* trace = Trace::get();
-  return C10_UNLIKELY(trace != nullptr) && index_ == Trace::kDevice ? trace
-                                                                    : nullptr;
 }
 
 void Device::hold(ManagedStorage* record) {
@@ -308,7 +302,7 @@ bool Device::may_have_unseen_users(const ManagedStorage& record) const {
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
   pager_.books.policy->on_death(record);
   recipes_.forget(*record);
-  if (Trace* trace = this->trace()) {
+  if (Trace* trace = Trace::of(index_)) {
     trace->add_free(*record);
   }
   checks_.forget(*record);

@@ -96,7 +96,6 @@ class Device {
   Recipes& recipes() {
     return recipes_;
   }
-  Trace* trace() const noexcept; // that records this device, else null
 
   // --- operators ---
 

@@ -97,6 +97,9 @@ void Recipes::make(ManagedStorage* page) {
         " again and got other memory");
     Event end = record_timed_event(device_.index(), stream);
     const Lock lock(device_.mutex());
+    if (Trace* report = Trace::report_of(device_.index())) {
+      report->add_made(*page, recipe_of(*value).name(), stream, begin, end);
+    }
     device_.world().times().add(Activity::kMake, std::move(begin), end);
     let_go_of_sources(*page);
     device_.pager().residence.put_back(

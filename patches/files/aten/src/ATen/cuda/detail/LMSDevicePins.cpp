@@ -195,7 +195,7 @@ void Device::finish_operator(
     if (launched.recipe) {
       recipes_.end(launched.recipe, launched.results);
     }
-    if (Trace* trace = this->trace()) {
+    if (Trace* trace = Trace::of(index_)) {
       trace->add_operator(operator_, launched.span, launched.recipe.get());
     }
     if (!is_capturing()) {

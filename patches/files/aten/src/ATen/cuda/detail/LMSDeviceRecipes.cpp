@@ -20,8 +20,12 @@ bool Recipes::is_allowed() const {
 }
 
 bool Recipes::are_wanted() const {
-  return are_kept() ||
-      (device_.trace() && is_allowed() && device_.world().traits().makes_again);
+  if (are_kept()) {
+    return true;
+  }
+  const Trace* trace = Trace::of(device_.index());
+  return trace && !trace->is_report() && is_allowed() &&
+      device_.world().traits().makes_again;
 }
 
 // --- operators ---

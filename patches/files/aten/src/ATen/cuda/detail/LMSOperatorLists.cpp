@@ -157,7 +157,8 @@ Bytes chunk_budget(Device& device, const Bytes& total) {
   if (Settings::get().policy().traits.evicts_all) {
     return {total.all / kChunksUnderChaos, total.small};
   }
-  const size_t most = Trace::get() ? kTracedChunk : total.all;
+  const Trace* trace = Trace::get();
+  const size_t most = trace && !trace->is_report() ? kTracedChunk : total.all;
   return {
       std::min(device.limit().room_for_operators() / kChunksInRoom, most),
       device.consolidation().room_for_small() / kSmallChunksInRoom};

@@ -2,8 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSSettings.h>
-#include <ATen/cuda/detail/LMSDeviceStorage.h>
-#include <c10/cuda/CUDAStream.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/util/Exception.h>
 
 #include <cerrno>
@@ -18,10 +17,6 @@ namespace {
 
 constexpr size_t kLinesAtOnce = 1024; // written together
 constexpr int kDigits = 3; // of microseconds: the clock's steps are longer
-
-cudaStream_t current_stream() {
-  return c10::cuda::getCurrentCUDAStream(Trace::kDevice).stream();
-}
 
 // A JSON list of the ids of the pages that are used so.
 template <class Is>
@@ -39,17 +34,38 @@ std::string ids(const std::vector<Use>& uses, Is is_listed) {
 
 std::atomic<Trace*> Trace::recorded_{nullptr};
 
-Trace::Trace(const std::string& path, const std::string& header) : path_(path) {
-  errno = 0;
-  file_.open(path, std::ios::binary | std::ios::trunc);
-  check_file();
-  write(header + "\n");
+Trace::Trace(c10::DeviceIndex device, const std::string& path)
+    : device_(device),
+      path_(path),
+      origin_(
+          path.empty() ? record_timed_event(device, current_stream(device))
+                       : nullptr) {}
+
+Trace* Trace::of(c10::DeviceIndex device) noexcept {
+  Trace* trace = get();
+  return C10_UNLIKELY(trace != nullptr) && trace->device_ == device ? trace
+                                                                    : nullptr;
 }
 
 // A trace that is over is leaked: another thread may be adding a line.
+void Trace::publish(std::unique_ptr<Trace> trace) {
+  Trace* none = nullptr;
+  TORCH_CHECK(
+      recorded_.compare_exchange_strong(
+          none, trace.get(), std::memory_order_acq_rel),
+      "Large Model Support is recording ",
+      none->is_report() ? "a report" : "a trace (PYTORCH_LMS_TRACE)",
+      " already. It records one at a time.");
+  [[maybe_unused]] const Trace* leaked = trace.release();
+}
+
 void Trace::open(const std::string& path, const std::string& header) {
-  TORCH_CHECK(!get(), "a trace is being recorded already");
-  recorded_.store(new Trace(path, header), std::memory_order_release);
+  std::unique_ptr<Trace> trace(new Trace(/*device=*/0, path));
+  errno = 0;
+  trace->file_.open(path, std::ios::binary | std::ios::trunc);
+  trace->check_file();
+  trace->write(header + "\n");
+  publish(std::move(trace));
 }
 
 void Trace::close() {
@@ -74,18 +90,22 @@ void Trace::step() {
 }
 
 Trace::Span Trace::begin(const c10::OperatorName& name) {
-  if (is_capturing()) {
+  Trace* trace = get();
+  if (C10_LIKELY(trace == nullptr) || is_capturing()) {
     return {};
   }
+  cudaStream_t stream = current_stream(trace->device_);
   return {
       c10::toString(name),
-      record_timed_event(kDevice, current_stream()),
+      trace->device_,
+      stream,
+      record_timed_event(trace->device_, stream),
       nullptr};
 }
 
 void Trace::end(Span& span) {
   if (span.begin) {
-    span.end = record_timed_event(kDevice, current_stream());
+    span.end = record_timed_event(span.device, span.stream);
   }
 }
 
@@ -116,7 +136,7 @@ void Trace::add_operator(
   std::lock_guard<std::mutex> lock(mutex_);
   add(R"({"op": ")" + span.name + R"(", "reads": )" + ids(op.uses, reads) +
           R"(, "writes": )" + ids(op.uses, writes) + R"(, "again": )" +
-          ids(op.uses, is_made) + R"(, "us": )",
+          ids(op.uses, is_made) + stream_field(span.stream),
       span.begin,
       span.end);
 }
@@ -144,6 +164,11 @@ void Trace::write_completed() {
 void Trace::write_lines(bool wait) {
   std::lock_guard<std::mutex> lock(mutex_);
   new_lines_ = 0;
+  if (wait && origin_) {
+    synchronize(origin_);
+  } else if (!has_happened(origin_)) {
+    return; // another stream may be done before
+  }
   std::ostringstream text;
   text.imbue(std::locale::classic());
   text << std::fixed << std::setprecision(kDigits);
@@ -156,15 +181,29 @@ void Trace::write_lines(bool wait) {
     }
     text << line.text;
     if (line.begin) {
-      text << microseconds_between(line.begin, line.end);
+      write_times(text, line);
     }
     text << "}\n";
+    copy_of_.erase(line.end.get());
   }
   write(text.str());
 }
 
+void Trace::write_times(std::ostream& text, const Line& line) const {
+  if (is_report()) {
+    text << R"(, "at": [)" << microseconds_between(origin_, line.begin) << ", "
+         << microseconds_between(origin_, line.end) << "]";
+  } else {
+    text << R"(, "us": )" << microseconds_between(line.begin, line.end);
+  }
+}
+
 // Whole lines, so that a process that dies leaves a trace that can be read.
 void Trace::write(const std::string& text) {
+  if (is_report()) {
+    report_ += text;
+    return;
+  }
   errno = 0;
   file_ << text << std::flush;
   check_file();
