@@ -1,16 +1,19 @@
 """What LMS costs per operator when everything fits and nothing has to move.
 
-Usage: python operator_cost.py [--repeats N] [--loops N]
+Usage: python operator_cost.py [--repeats N] [--loops N] [--report]
 
 Times operators on tiny tensors with LMS off and on, turn by turn in one process, so that both see
-the same machine; prints the best of the repeats of each, in microseconds per call.
+the same machine; prints the best of the repeats of each, in microseconds per call. With --report,
+what a report costs: LMS is on in both turns, and a report is made in the second.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -40,23 +43,38 @@ def microseconds_per_call(call: Callable[[], object], loops: int) -> float:
     return (time.perf_counter() - start) / loops * 1e6
 
 
+@contextlib.contextmanager
+def lms(on: bool, is_reported: bool) -> Iterator[None]:
+    """What is compared: LMS off and on, or LMS without and with a report."""
+    torch.cuda.set_enabled_lms(on or is_reported)
+    if not (on and is_reported):
+        yield
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        torch.cuda.lms.report(f"{folder}/report.json"),
+    ):
+        yield
+
+
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--loops", type=int, default=3000)
+    parser.add_argument("--report", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     calls = operators()
     best = {(name, on): float("inf") for name in calls for on in (False, True)}
     for repeat in range(arguments.repeats + 1):  # the first one warms up
         for on in (False, True):
-            torch.cuda.set_enabled_lms(on)
-            for name, (_, call) in calls.items():
-                microseconds_per_call(call, arguments.loops // 10)
-                took = microseconds_per_call(call, arguments.loops)
-                if repeat > 0:
-                    best[name, on] = min(best[name, on], took)
+            with lms(on, arguments.report):
+                for name, (_, call) in calls.items():
+                    microseconds_per_call(call, arguments.loops // 10)
+                    took = microseconds_per_call(call, arguments.loops)
+                    if repeat > 0:
+                        best[name, on] = min(best[name, on], took)
     moved = torch.cuda.lms.stats()
     assert moved["lms.page_in.bytes"] == moved["lms.page_out.bytes"] == 0, "something moved"
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
