@@ -6,7 +6,7 @@ import atexit
 import ctypes
 import os
 
-from simcuda import flops
+from simcuda import flops, triton_kernels
 from simcuda.control import active, library
 
 
@@ -22,6 +22,7 @@ def autoload() -> None:
     if library().simcudaIsTimed():
         flops.attach(operators)
     _keep_cudnn_off()
+    triton_kernels.attach()
     # The allocator has no devices before CUDA is initialised.
     torch.cuda._lazy_call(operators.simopsAttachPoison)
     # Work that is still queued must not run while Python is being taken down.

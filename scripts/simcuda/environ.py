@@ -78,6 +78,12 @@ def environment(
     _prepend(result, "LD_PRELOAD", preload)
     _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
+    result["TRITON_LIBCUDA_PATH"] = str(libraries)
+    # Its kernels run in the process that has compiled them: see triton_kernels.py.
+    for name in ("FX_GRAPH_CACHE", "AUTOGRAD_CACHE"):
+        result[f"TORCHINDUCTOR_{name}"] = "0"
+    result["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    result["TORCHINDUCTOR_LAYOUT_OPTIMIZATION"] = "0"  # that is for cuDNN, which is off
     if capacity is None:
         capacity = int(cards.card(card)["memory"]) if card else "1G"
     result["SIMCUDA_CAPACITY"] = _size("capacity", capacity)

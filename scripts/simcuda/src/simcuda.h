@@ -36,6 +36,21 @@ SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t stream,
 // Whether what is queued on `stream` becomes part of a graph.
 SIMCUDA_API int simcudaIsCapturing(cudaStream_t stream, int device);
 
+// Computes what compiled kernels would: see triton_kernels.py. Numbers are the
+// runner's own, and negative where it cannot.
+struct SimcudaRunner {
+  // The function of that name in an image, which has been loaded.
+  int64_t (*find)(const void* image, const char* name);
+  // A launch of a function over a grid of three; its parameters are gone later.
+  int64_t (*prepare)(int64_t function, const unsigned* grid, void** parameters);
+  // Runs the launch, in the order of its stream, on any thread: 0, or an error.
+  int (*run)(int64_t launch);
+  void (*forget)(int64_t launch);
+};
+
+// Lives for ever.
+SIMCUDA_API void simcudaSetRunner(const SimcudaRunner* by);
+
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
 SIMCUDA_API int simcudaIsTimed();      // SIMCUDA_KERNELS=timed
 SIMCUDA_API int simcudaPoisonLevel();  // SIMCUDA_POISON

@@ -119,6 +119,10 @@ bool valid_device(int device) {
   return device >= 0 && device < config().devices;
 }
 
+int device_attribute(cudaDeviceAttr which) {
+  return attribute(which);
+}
+
 }  // namespace simcuda
 
 using namespace simcuda;

@@ -68,10 +68,12 @@ SIMCUDA_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return valid_device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// Nothing optional is offered: no fabric, no memory shared between processes.
-SIMCUDA_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute,
+// What the runtime says, by the same numbers. Beyond that nothing optional is
+// offered: no fabric, no memory shared between processes.
+SIMCUDA_API CUresult cuDeviceGetAttribute(int* value,
+                                          CUdevice_attribute attribute,
                                           CUdevice device) {
-  *value = 0;
+  *value = device_attribute(static_cast<cudaDeviceAttr>(attribute));
   return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 

@@ -1,0 +1,332 @@
+"""Kernels that Triton compiles, for Inductor or for a user: run by Triton's interpreter.
+
+The real thing goes on up to the driver's cuLaunchKernel: Triton compiles for a real card, its
+launchers ask tensors for addresses and pack parameters. What the simulated driver then has is a
+cubin and addresses in the device's memory. The interpreter computes on these what the kernel's
+source says, when the stream gets there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.abc
+import importlib.util
+import itertools
+import math
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from simcuda.control import library
+
+# Of signatures, which say how the parameter of a launch is stored.
+_STORED = {
+    "i1": ctypes.c_int8,
+    "i8": ctypes.c_int8,
+    "i16": ctypes.c_int16,
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "u1": ctypes.c_uint8,
+    "u8": ctypes.c_uint8,
+    "u16": ctypes.c_uint16,
+    "u32": ctypes.c_uint32,
+    "u64": ctypes.c_uint64,
+    "fp32": ctypes.c_float,
+    "f32": ctypes.c_float,
+    "fp64": ctypes.c_double,
+}
+
+# And how the language names what pointers point to.
+_TYPES = {
+    **{f"i{bits}": f"int{bits}" for bits in (1, 8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{"bf16": "bfloat16", "fp8e5": "float8e5", "fp8e4nv": "float8e4nv"},
+}
+
+_Find = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p)
+_Prepare = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p)
+)
+_Run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+_Forget = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+class _Runner(ctypes.Structure):
+    """SimcudaRunner of simcuda.h."""
+
+    _fields_ = [("find", _Find), ("prepare", _Prepare), ("run", _Run), ("forget", _Forget)]
+
+
+def attach() -> None:
+    """Makes the simulated driver run what Triton compiles from now on."""
+    runner = _Runner(_Find(_find), _Prepare(_prepare), _Run(_run), _Forget(_launches.pop))
+    _kept.append(runner)
+    library().simcudaSetRunner(ctypes.byref(runner))
+    changes = {
+        "triton.compiler.compiler": _remember_sources,
+        "triton.testing": _count_programs,
+        "torch._inductor.runtime.benchmarking": _count_programs,
+    }
+    sys.meta_path.insert(0, _WhenImported(changes))
+
+
+_kept: list[Any] = []  # what the driver has the address of
+_sources: dict[bytes, Any] = {}  # by cubin
+_functions: list[Any] = []  # sources, by number
+_launches: dict[int, Callable[[], None]] = {}
+_numbers = itertools.count()
+_language = threading.RLock()  # the interpreter patches it, the compiler needs it as it is
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Changes modules as soon as they are imported."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.changes = changes
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
+        change = self.changes.pop(name, None)
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _remember_sources(compiler: ModuleType) -> None:
+    init, make_ir = compiler.CompiledKernel.__init__, compiler.ASTSource.make_ir
+
+    @functools.wraps(init)
+    def remember(self: Any, src: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, src, *args, **kwargs)
+        _sources[self.kernel] = src
+
+    @functools.wraps(make_ir)
+    def make_alone(*args: Any, **kwargs: Any) -> Any:
+        with _language:
+            return make_ir(*args, **kwargs)
+
+    compiler.CompiledKernel.__init__ = remember
+    compiler.ASTSource.make_ir = make_alone
+
+
+class _Trial(threading.local):
+    """What the thread launches is timed only, to choose the fastest of several kernels."""
+
+    programs: int | None = None  # launched since it began; None: there is none
+
+
+_trial = _Trial()
+
+
+def _count_programs(module: ModuleType) -> None:
+    """Takes the number of a kernel's programs for its time.
+
+    How long the interpreter would take says nothing of a card, and results would hang on it. So
+    what is launched to be timed is not run.
+    """
+
+    def count(function: Callable[[], Any]) -> float:
+        _trial.programs = 0
+        try:
+            function()
+            return float(_trial.programs)
+        finally:
+            _trial.programs = None
+
+    def benchmark(_self: Any, function: Callable[[], Any], *_: Any, **__: Any) -> float:
+        return count(function)
+
+    def do_bench(function: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
+        programs = count(function)
+        return [programs] * len(quantiles) if quantiles else programs
+
+    for owner in list(vars(module).values()):
+        if "benchmark_gpu" in getattr(owner, "__dict__", {}):
+            owner.benchmark_gpu = benchmark
+    if hasattr(module, "do_bench"):
+        module.do_bench = do_bench
+
+
+# --- what the driver calls ---
+
+
+def _find(image: int, _name: bytes) -> int:
+    source = _sources.get(_elf(image))
+    if source is None:
+        return _fail("a cubin was loaded that this process has not compiled")
+    _functions.append(source)
+    return len(_functions) - 1
+
+
+def _prepare(function: int, grid: Any, parameters: Any) -> int:
+    number = next(_numbers)
+    try:
+        source, place = _functions[function], tuple(grid[:3])
+        if _trial.programs is None:
+            arguments = _arguments(source, parameters)
+            _launches[number] = functools.partial(_interpret, source, place, arguments)
+        else:
+            _trial.programs += math.prod(place)
+            _launches[number] = _do_nothing
+    except Exception as error:
+        return _fail("".join(traceback.format_exception(error)))
+    return number
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _run(launch: int) -> int:
+    try:
+        _launches[launch]()
+    except Exception as error:
+        return _fail("".join(traceback.format_exception(error)))
+    return 0
+
+
+def _fail(why: str) -> int:
+    print(f"simcuda: {why}", file=sys.stderr)
+    return -1
+
+
+def _elf(image: int) -> bytes:
+    """The image, whose size is where the table of its sections ends, or that of its programs."""
+    header = ctypes.string_at(image, 64)
+    programs, sections = (int.from_bytes(header[at : at + 8], "little") for at in (32, 40))
+    program_size, program_count, section_size, section_count = (
+        int.from_bytes(header[at : at + 2], "little") for at in (54, 56, 58, 60)
+    )
+    size = max(programs + program_size * program_count, sections + section_size * section_count)
+    return ctypes.string_at(image, size)
+
+
+# --- interpreting ---
+
+
+def _arguments(source: Any, parameters: Any) -> dict[str, Any]:
+    """By name: the constants of the compilation, and what the launch passes."""
+    names = source.fn.arg_names
+    constants = {
+        key if isinstance(key, str) else names[key[0] if isinstance(key, tuple) else key]: value
+        for key, value in source.constants.items()
+    }
+    arguments: dict[str, Any] = {}
+    position = 0
+    for key, kind in source.signature.items():
+        name = key if isinstance(key, str) else names[key]
+        if kind == "constexpr" or name in constants:
+            arguments[name] = constants.get(name)
+            continue
+        arguments[name] = _argument(kind, parameters[position])
+        position += 1
+    return {**{name: constants[name] for name in names if name in constants}, **arguments}
+
+
+def _argument(kind: str, address: int) -> Any:
+    """As the interpreter has them: a tensor of one address or number, or a number with a point."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    if kind.startswith("*"):
+        type_ = tl.pointer_type(getattr(tl, _TYPES[kind.lstrip("*k")]))
+        value = np.array([ctypes.c_uint64.from_address(address).value], dtype=np.uint64)
+        return tl.tensor(interpreter.TensorHandle(value, type_), type_)
+    if kind in ("fp16", "bf16"):
+        bits = np.array([ctypes.c_uint16.from_address(address).value], dtype=np.uint16)
+        wide = bits.astype(np.uint32) << 16
+        return float((wide.view(np.float32) if kind == "bf16" else bits.view(np.float16))[0])
+    value = _STORED[kind].from_address(address).value
+    return interpreter._implicit_cvt(value) if isinstance(value, int) else value
+
+
+def _interpret(source: Any, grid: Sequence[int], arguments: dict[str, Any]) -> None:
+    from triton.runtime import interpreter
+
+    with _language, _patched_language():
+        builder = interpreter.interpreter_builder
+        builder.set_grid_dim(*grid)
+        for place in itertools.product(*map(range, grid)):
+            builder.set_grid_idx(*place)
+            _rewritten(source.fn.fn)(**arguments)
+
+
+@contextlib.contextmanager
+def _patched_language() -> Iterator[None]:
+    """Triton's language as the interpreter needs it, for all functions that a kernel calls."""
+    import triton.language as tl
+    from triton.runtime import interpreter, jit
+
+    _teach()
+    # It looks for the language in what a function sees.
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    # Its own fails with NumPy 2.4.
+    tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
+    call = jit.JITFunction.__call__
+    jit.JITFunction.__call__ = lambda self, *args, **kwargs: _rewritten(self.fn)(*args, **kwargs)
+    try:
+        yield
+    finally:
+        jit.JITFunction.__call__ = call
+        scope.restore()
+
+
+@functools.cache
+def _rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
+    from triton.runtime import interpreter
+
+    return interpreter.InterpretedFunction(function).rewrite()
+
+
+@functools.cache
+def _teach() -> None:
+    """CUDA's mathematics. The compiler takes these from a module of the card's, by their names."""
+    from triton.language.extra import libdevice
+
+    for name, function in list(vars(libdevice).items()):
+        if callable(function) and getattr(function, "__module__", "") == libdevice.__name__:
+            setattr(libdevice, name, functools.wraps(function)(_mathematics(name)))
+
+
+# Where PyTorch has another name for what libdevice computes.
+_NAMES = {"rint": "round", "nearbyint": "round", "fast_expf": "exp", "fast_logf": "log"}
+
+
+def _mathematics(name: str) -> Callable[..., Any]:
+    import torch
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    known = _NAMES.get(name, name)
+    compute = getattr(torch, known, None) or getattr(torch.special, known, None)
+
+    def call(*args: Any, **_: Any) -> Any:
+        if compute is None:
+            raise NotImplementedError(f"libdevice.{name} is not simulated")
+        values = [
+            torch.from_numpy(arg.handle.data) if isinstance(arg, tl.tensor) else torch.tensor(arg)
+            for arg in args
+        ]
+        result = compute(*values).numpy()
+        type_ = args[0].type
+        if result.dtype == bool:
+            result, type_ = result.astype("int32"), type_.with_element_ty(tl.int32)
+        return tl.tensor(TensorHandle(result, type_.scalar), type_)
+
+    return call
