@@ -25,7 +25,7 @@ from typing import Any
 from simcuda.control import library
 
 # Of signatures, which say how the parameter of a launch is stored.
-_STORED = {
+_STORED: dict[str, Any] = {
     "i1": ctypes.c_int8,
     "i8": ctypes.c_int8,
     "i16": ctypes.c_int16,
@@ -159,7 +159,7 @@ def _count_programs(module: ModuleType) -> None:
         if "benchmark_gpu" in getattr(owner, "__dict__", {}):
             owner.benchmark_gpu = benchmark
     if hasattr(module, "do_bench"):
-        module.do_bench = do_bench
+        setattr(module, "do_bench", do_bench)  # noqa: B010
 
 
 # --- what the driver calls ---
@@ -252,7 +252,7 @@ def _argument(kind: str, address: int) -> Any:
         bits = np.array([ctypes.c_uint16.from_address(address).value], dtype=np.uint16)
         wide = bits.astype(np.uint32) << 16
         return float((wide.view(np.float32) if kind == "bf16" else bits.view(np.float16))[0])
-    value = _STORED[kind].from_address(address).value
+    value: Any = _STORED[kind].from_address(address).value
     return interpreter._implicit_cvt(value) if isinstance(value, int) else value
 
 
@@ -291,7 +291,8 @@ def _patched_language() -> Iterator[None]:
 def _rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     from triton.runtime import interpreter
 
-    return interpreter.InterpretedFunction(function).rewrite()
+    rewritten: Callable[..., Any] = interpreter.InterpretedFunction(function).rewrite()
+    return rewritten
 
 
 @functools.cache

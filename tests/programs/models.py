@@ -62,4 +62,9 @@ TASKS = {
     ),
     "lstm": Task(LSTM, text(32, 16), targets=32 * 16),
     "recommender": Task(Recommender, _rows(256), targets=256),
+    # With few activations, for Triton's interpreter.
+    "short_gpt": Task(lambda: small_gpt(width=768, layers=2), text(1, 4), targets=4),
+    "small_images": Task(
+        lambda: ResNet(((16, 1, 1), (64, 1, 4), (256, 5, 4))), images(2, 16), targets=2
+    ),
 }

@@ -20,7 +20,7 @@ class Run:
 
     model: str  # of models.TASKS
     optimizer: str  # sgd, adamw_foreach or adamw_fused
-    option: str  # plain, autocast, checkpointing or accumulation
+    option: str  # plain, autocast, checkpointing, accumulation or compiled
     steps: int = 2
     seed: int = 1
 
@@ -33,6 +33,7 @@ class Outcome:
     weights: str  # sha256 of the state dict, buffers too
     optimizer: str  # sha256 of the optimizer's state
     outputs: str  # sha256 of what the model says in inference_mode when trained
+    held: int  # bytes that may not leave the device after the last step
 
     def differences(self, other: Outcome) -> list[str]:
         """Names of the fields that differ."""
@@ -47,6 +48,7 @@ def train(run: Run) -> Outcome:
     model = task.model().cuda()
     if run.option == "checkpointing":
         recompute(model.blocks)
+    trained = torch.compile(model) if run.option == "compiled" else model
     optimizer = make_optimizer(run.optimizer, model.parameters())
     generator = torch.Generator().manual_seed(run.seed)
     autocast = run.option == "autocast"
@@ -56,16 +58,18 @@ def train(run: Run) -> Outcome:
         loss = torch.zeros((), device="cuda")
         for _ in range(MICRO_BATCHES if run.option == "accumulation" else 1):
             with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
-                part = compute_loss(model, task, generator)
+                part = compute_loss(trained, task, generator)
             scaler.scale(part).backward()
             loss += part.detach()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         losses.append(loss.item().hex())
+    held = torch.cuda.lms.stats()["pinned_bytes.all.current"]
     outputs = infer(model, task, generator)
     state = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-    return Outcome(tuple(losses), digest(model.state_dict()), digest(state), digest(outputs))
+    weights = digest(model.state_dict())
+    return Outcome(tuple(losses), weights, digest(state), digest(outputs), held)
 
 
 def infer(model: nn.Module, task: Task, generator: torch.Generator) -> Tensor:

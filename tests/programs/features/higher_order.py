@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_each
@@ -151,17 +153,15 @@ def functionalised() -> Generator[None, None, Result]:
     return {"total": total, "results": results}
 
 
-@feature("Triton kernels in graphs: `wrap_triton`", gpu="Triton compiles for real devices only")
+@triton.jit
+def double(x, y, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + at, tl.load(x + at, at < count) * 2, at < count)
+
+
+@feature("Triton kernels in graphs: `wrap_triton`")
 def wrapped_kernels() -> Generator[None, None, Result]:
-    import triton
-    import triton.language as tl
-
     torch._dynamo.reset()
-
-    @triton.jit
-    def double(x, y, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
-        at = tl.program_id(0) * block + tl.arange(0, block)
-        tl.store(y + at, tl.load(x + at, at < count) * 2, at < count)
 
     @torch.library.triton_op("features::double", mutates_args={})
     def doubled(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _lms_log, _lms_snapshot
+from . import _lms_launches, _lms_log, _lms_snapshot
 
 # Who asks an `UntypedStorage` for its address wants to tell storages apart, and
 # gets an address that can be compared and is no memory (Note [Addresses to
@@ -105,6 +105,9 @@ def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> N
 
 def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
     def data_ptr(self: Any) -> int:
+        for pinned in _lms_launches.here.tensors:
+            if pinned is self:
+                return original(self)
         storage = storage_of(self)
         if storage is not None and storage.nbytes() > 0:
             if _wants_identity(self):
@@ -377,8 +380,10 @@ def install() -> None:
     _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
     _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))
     torch.ops.lms.set_profiled(profiler._is_profiler_enabled)
+    _lms_launches.install()
 
 
 def remove() -> None:
+    _lms_launches.remove()
     while _undo:
         _undo.pop()()

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSOperatorBackward.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorLaunch.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSDeviceReport.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
@@ -447,6 +448,13 @@ TORCH_LIBRARY(lms, m) {
     ManagedStorage* record = record_of(storage);
     return record ? static_cast<int64_t>(record->id) : 0;
   });
+  // See Note [Launches].
+  m.def(
+      "begin_launch(str name, Tensor[] arguments, int written) -> ()",
+      [](const std::string& name,
+         const std::vector<at::Tensor>& arguments,
+         int64_t written) { begin_launch(name, arguments, written); });
+  m.def("end_launch(bool failed) -> ()", end_launch);
   // See Note [Collectives].
   m.def("begin_group() -> ()", begin_group);
   m.def("end_group(Any work) -> ()", end_group);

@@ -96,6 +96,17 @@ TouchedList touched_by_arguments(
   return touched;
 }
 
+TouchedList touched_by_launch(
+    c10::ArrayRef<at::Tensor> arguments,
+    uint64_t written) {
+  constexpr size_t kKnown = 64;
+  TouchedList touched;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    gather(arguments[i], i >= kKnown || (written >> i & 1) != 0, touched);
+  }
+  return touched;
+}
+
 TouchedList touched_by_results(c10::ArrayRef<IValue> values) {
   TouchedList touched;
   for (const IValue& value : values) {
@@ -124,7 +135,10 @@ PinsByDevice pin_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<IValue> arguments,
     bool adopt) {
-  TouchedList touched = touched_by_arguments(traits, schema, arguments);
+  return pin_touched(touched_by_arguments(traits, schema, arguments), adopt);
+}
+
+PinsByDevice pin_touched(TouchedList touched, bool adopt) {
   PinsByDevice pinned;
   try {
     while (!touched.empty()) {

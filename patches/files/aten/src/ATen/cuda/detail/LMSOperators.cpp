@@ -5,12 +5,12 @@
 #include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
 #include <ATen/cuda/detail/LMSOperatorRecurrent.h>
+#include <ATen/cuda/detail/LMSOperatorScope.h>
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,122 +40,6 @@ thread_local int own_operators = 0;
 std::atomic<bool> is_enabling{false};
 constexpr std::chrono::seconds kLongestEnabling{10};
 
-// --- pinning around one operator ---
-
-class OperatorScope {
- public:
-  OperatorScope(
-      const OperatorTraits& traits,
-      const c10::FunctionSchema& schema,
-      c10::DispatchKeySet keys,
-      c10::ArrayRef<IValue> arguments)
-      : traits_(traits),
-        pinned_(
-            pin_arguments(traits, schema, arguments, !is_adoption_paused())) {
-    try {
-      if (C10_UNLIKELY(Trace::get() != nullptr) && !is_adoption_paused() &&
-          keys.has_backend(c10::BackendComponent::CUDABit)) {
-        span_ = Trace::begin(schema.operator_name());
-      }
-    } catch (...) {
-      unpin(pinned_);
-      throw;
-    }
-  }
-  OperatorScope(const OperatorScope&) = delete;
-  OperatorScope& operator=(const OperatorScope&) = delete;
-  ~OperatorScope() {
-    unpin(pinned_);
-  }
-
-  // Keeps how the operator's results are made, for an operator that is not
-  // inside of another one.
-  void keep(
-      const c10::OperatorHandle& op,
-      c10::DispatchKeySet below,
-      c10::ArrayRef<IValue> arguments) {
-    if (pinned_.size() != 1) {
-      return;
-    }
-    Device& device = *pinned_.front().first;
-    if (C10_LIKELY(!device.recipes().are_wanted()) || is_capturing()) {
-      return;
-    }
-    recipe_ = Recipe::begin(op, traits_, below, arguments, pinned_);
-    if (!device.recipes().are_kept()) {
-      return;
-    }
-    signature_ = recipe_ ? recipe_->signature() : sign();
-    timing_ = device.recipes().begin_timing(signature_);
-  }
-
-  // The operator is launched.
-  void end() {
-    Trace::end(span_);
-    if (C10_UNLIKELY(timing_.begin != nullptr)) {
-      pinned_.front().first->recipes().end_timing(signature_, timing_);
-    }
-    if (C10_UNLIKELY(recipe_ != nullptr) && !recipe_->end_drawing()) {
-      recipe_ = nullptr;
-    }
-  }
-
-  void adopt(c10::ArrayRef<IValue> results) {
-    TouchedList touched = touched_by_results(results);
-    for (const Touched& entry : touched_by_results(made_inside())) {
-      touched.push_back(entry);
-    }
-    auto used = std::move(pinned_);
-    pinned_.clear();
-    for (const Touched& entry : touched) {
-      const auto* device = &Device::get(entry.device);
-      if (std::none_of(used.begin(), used.end(), [&](const auto& pinned) {
-            return pinned.first == device;
-          })) {
-        used.push_back({&Device::get(entry.device), {}});
-      }
-    }
-    for (auto& [device, pins] : used) {
-      // What other devices get of it is not made again: see Recipes.
-      const bool is_its_own = device == used.front().first;
-      device->finish_operator(
-          pins,
-          take_device(touched, device->index()),
-          current_stream(device->index()),
-          {traits_.name,
-           span_,
-           is_its_own ? recipe_ : nullptr,
-           signature_,
-           results});
-    }
-    if (span_.begin) {
-      Trace::write_completed();
-    }
-    for (auto& [device, pins] : used) {
-      if (device->world().traits().evicts_all) {
-        device->room().reclaim({}, Scope::kAll, /*may_wait=*/true);
-      }
-    }
-  }
-
- private:
-  const OperatorTraits& traits_;
-  PinsByDevice pinned_;
-  Trace::Span span_;
-  // Of an operator without a recipe, by what it has pinned.
-  uint64_t sign() const {
-    size_t hash = traits_.name;
-    for (const Pin& pin : pinned_.front().second) {
-      hash = c10::hash_combine(hash, pin.record->bytes);
-    }
-    return hash;
-  }
-
-  std::shared_ptr<Recipe> recipe_;
-  uint64_t signature_ = 0;
-  Recipes::Timing timing_;
-};
-
 // --- registration ---
 
 std::atomic<bool> has_new_operators{false};
@@ -181,16 +65,17 @@ void run_once(
     torch::jit::Stack* stack,
     Attempt* attempt) {
   const auto& schema = op.schema();
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   OperatorScope scope(
-      traits,
-      schema,
-      below,
-      torch::jit::last(*stack, schema.arguments().size()));
+      traits.name,
+      pin_arguments(traits, schema, arguments, !is_adoption_paused()));
+  if (below.has_backend(c10::BackendComponent::CUDABit)) {
+    scope.record(op.operator_name());
+  }
   {
     const DrawScope drawing(traits.is_random);
     if (attempt) {
-      scope.keep(
-          op, below, torch::jit::last(*stack, schema.arguments().size()));
+      scope.keep(op, traits, below, arguments);
     }
     const AdoptionPause inside;
     op.redispatchBoxed(below, stack);

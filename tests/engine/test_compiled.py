@@ -1,0 +1,27 @@
+"""Programs that Inductor compiles, and kernels that users write, page like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.device import Device
+from support.programs import Programs, programs_on
+
+
+@pytest.fixture(scope="module")
+def programs(device: Device) -> Iterator[Programs]:
+    """Trains on request."""
+    with programs_on(device, capacity="2G") as programs:
+        yield programs
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "ratio"),
+    [("short_gpt", "adamw_foreach", 3.0), ("small_images", "sgd", 3.0)],
+)
+def test_training(programs: Programs, model: str, optimizer: str, ratio: float) -> None:
+    """The same bits, and nothing is held on the device."""
+    run = {"model": model, "optimizer": optimizer, "option": "compiled", "steps": 2}
+    runs = programs.compare("train", ratio, run)
+    assert runs["off"].result["held"] == 0  # so it is in the other modes
