@@ -246,8 +246,8 @@ def _argument(kind: str, address: int) -> Any:
 
     if kind.startswith("*"):
         type_ = tl.pointer_type(getattr(tl, _TYPES[kind.lstrip("*k")]))
-        value = np.array([ctypes.c_uint64.from_address(address).value], dtype=np.uint64)
-        return tl.tensor(interpreter.TensorHandle(value, type_), type_)
+        pointer = np.array([ctypes.c_uint64.from_address(address).value], dtype=np.uint64)
+        return tl.tensor(interpreter.TensorHandle(pointer, type_), type_)
     if kind in ("fp16", "bf16"):
         bits = np.array([ctypes.c_uint16.from_address(address).value], dtype=np.uint16)
         wide = bits.astype(np.uint32) << 16

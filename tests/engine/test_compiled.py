@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import checked
 import pytest
 from support.device import Device
 from support.programs import Programs, programs_on
@@ -25,3 +26,20 @@ def test_training(programs: Programs, model: str, optimizer: str, ratio: float) 
     run = {"model": model, "optimizer": optimizer, "option": "compiled", "steps": 2}
     runs = programs.compare("train", ratio, run)
     assert runs["off"].result["held"] == 0  # so it is in the other modes
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
+    found = device.json(checked.CHECKS / "launches.py", kernels=kernels)
+    assert found == {
+        "resident before": False,
+        "resident after": True,
+        "resident then": False,
+        "right": True,
+        "right views": True,
+        "refused": "KeyError",
+        "pinned": 0,
+        "unmatched": "lms::end_launch: no launch has begun.",
+        "held": 4 << 20,
+        "address": True,
+    }

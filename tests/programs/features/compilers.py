@@ -55,7 +55,7 @@ def captured() -> Generator[None, None, Result]:
     return {"results": results}
 
 
-@feature("AOTInductor: packaged and loaded", gpu="Triton compiles for real devices only")
+@feature("AOTInductor: packaged and loaded", gpu="not tried on the simulated device yet")
 def packaged() -> Generator[None, None, Result]:
     x = numbers(*SHAPE)
     program = torch.export.export(perceptron(), (x,))

@@ -245,7 +245,7 @@ def lightning_trainer() -> Generator[None, None, Result]:
     return {"weights": model.state_dict()}
 
 
-@feature("`torchao`: 8-bit AdamW", gpu="Triton compiles for real devices only")
+@feature("`torchao`: 8-bit AdamW", gpu="not tried on the simulated device yet")
 def eight_bit_optimizer() -> Generator[None, None, Result]:
     model = language_model("gpt2")
     optimizer = AdamW8bit(model.parameters(), lr=1e-3)
