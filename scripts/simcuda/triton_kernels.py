@@ -73,6 +73,8 @@ def attach() -> None:
         "triton.testing": _count_programs,
         "torch._inductor.runtime.benchmarking": _count_programs,
     }
+    for name in sys.modules.keys() & changes.keys():
+        changes.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, _WhenImported(changes))
 
 

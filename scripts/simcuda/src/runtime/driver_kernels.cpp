@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -65,7 +66,11 @@ CUresult launch(CUfunction handle, std::array<unsigned, 3> grid,
   if (!stream) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  if (check_launch(*stream) != cudaSuccess || timed()) {
+  if (timed()) {
+    not_simulated("cuLaunchKernel in virtual time");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (check_launch(*stream) != cudaSuccess) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const int64_t number = by->prepare(function->number, grid.data(), parameters);
@@ -73,10 +78,16 @@ CUresult launch(CUfunction handle, std::array<unsigned, 3> grid,
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto prepared = std::make_shared<Launch>(*by, number);
-  if (config().kernels == Kernels::Inline) {
+  if (config().kernels == Kernels::Inline &&
+      simcudaIsCapturing(stream_handle, stream->device) == 0) {
     // On this thread: the runner is Python, which the caller may have locked.
     stream->tail().wait();
-    prepared->run();
+    try {
+      prepared->run();
+    } catch (const std::exception& error) {
+      stick(cudaErrorAssert, error.what());
+      return CUDA_ERROR_ASSERT;
+    }
     return CUDA_SUCCESS;
   }
   stream->enqueue({TaskKind::Kernel, [prepared] { prepared->run(); }});
