@@ -8,6 +8,9 @@ import checked
 import pytest
 from support.device import Device
 from support.programs import Programs, programs_on
+from support.triton import needs_headers
+
+pytestmark = needs_headers
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.triton import needs_headers
 
+pytestmark = needs_headers
 KERNELS = pytest.mark.parametrize("kernels", ["inline", "async"])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from support.device import PROGRAMS, Device
 from support.programs import Programs
+from support.triton import HAS_HEADERS, WHY
 
 FOLDER = PROGRAMS / "features"
 
@@ -22,6 +23,7 @@ class Listed:
     title: str
     ratio: float = 2.0
     gpu: str | None = None
+    triton: bool = False
 
     @property
     def needs_libraries(self) -> bool:
@@ -54,6 +56,8 @@ def compare(device: Device, programs: Programs, feature: Listed) -> None:
     """Runs a feature in all modes, or skips the test if the device cannot run it."""
     if feature.gpu and device.simulated:
         pytest.skip(f"needs a GPU: {feature.gpu}")
+    if feature.triton and not HAS_HEADERS:
+        pytest.skip(WHY)
     programs.compare(feature.name, feature.ratio)
 
 

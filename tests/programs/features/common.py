@@ -50,7 +50,7 @@ class Section:
         self.features: dict[str, Feature] = {}
 
     def __call__(
-        self, title: str, ratio: float = 2.0, gpu: str | None = None
+        self, title: str, ratio: float = 2.0, gpu: str | None = None, triton: bool = False
     ) -> Callable[[Body], Body]:
         """Adds a feature.
 
@@ -59,6 +59,7 @@ class Section:
             ratio: its peak need over the limit when memory is short. Less with several streams, as
                 they do not share the allocator's segments.
             gpu: why the simulated device cannot run it, if it cannot.
+            triton: whether Triton compiles kernels of it.
         """
 
         def add(body: Body) -> Body:

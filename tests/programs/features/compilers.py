@@ -32,7 +32,7 @@ def compiled() -> Generator[None, None, Result]:
     return {"weights": model.state_dict(), "loss": loss}
 
 
-@feature("`torch.compile`, Inductor")
+@feature("`torch.compile`, Inductor", triton=True)
 def inductor() -> Generator[None, None, Result]:
     torch._dynamo.reset()
     model = torch.compile(perceptron())

@@ -159,7 +159,7 @@ def double(x, y, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(y + at, tl.load(x + at, at < count) * 2, at < count)
 
 
-@feature("Triton kernels in graphs: `wrap_triton`")
+@feature("Triton kernels in graphs: `wrap_triton`", triton=True)
 def wrapped_kernels() -> Generator[None, None, Result]:
     torch._dynamo.reset()
 
