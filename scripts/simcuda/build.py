@@ -189,10 +189,11 @@ class Library:
         flags = [f"-Wl,-soname,{self.soname}"] if self.soname else []
         flags += [f"-L{compiler.target.torch / 'lib'}", *(f"-l{name}" for name in self.libraries)]
         compiler.link(objects, lib / f"{self.name}.so", *flags)
-        if self.soname:  # Triton links what it compiles with the file of this name
-            link = lib / self.soname
-            link.unlink(missing_ok=True)
-            link.symlink_to(f"{self.name}.so")
+        if self.soname:  # Triton links what it compiles with the file of one of these names
+            for name in (self.soname, self.soname.removesuffix(".1")):
+                link = lib / name
+                link.unlink(missing_ok=True)
+                link.symlink_to(f"{self.name}.so")
 
 
 TORCH = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")

@@ -276,17 +276,27 @@ def _patched_language() -> Iterator[None]:
     from triton.runtime import interpreter, jit
 
     _teach()
+    classes = [owner for owner in vars(tl.core).values() if isinstance(owner, type)]
+    owners = [tl, tl.core, tl.math, jit.JITFunction, *classes]
+    before = [dict(vars(owner)) for owner in owners]  # older releases do not restore it
     # It looks for the language in what a function sees.
-    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     # Its own fails with NumPy 2.4.
     tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
-    call = jit.JITFunction.__call__
     jit.JITFunction.__call__ = lambda self, *args, **kwargs: _rewritten(self.fn)(*args, **kwargs)
     try:
         yield
     finally:
-        jit.JITFunction.__call__ = call
-        scope.restore()
+        for owner, had in zip(owners, before):
+            _restore(owner, had)
+
+
+def _restore(owner: Any, had: dict[str, Any]) -> None:
+    for name, value in list(vars(owner).items()):
+        if name not in had:
+            delattr(owner, name)
+        elif had[name] is not value:
+            setattr(owner, name, had[name])
 
 
 @functools.cache
@@ -299,9 +309,14 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _teach() -> None:
-    """CUDA's mathematics. The compiler takes these from a module of the card's, by their names."""
+    """What the interpreter lacks."""
+    import triton.language as tl
     from triton.language.extra import libdevice
+    from triton.runtime.interpreter import InterpreterBuilder
 
+    if not hasattr(InterpreterBuilder, "get_int1_ty"):  # Triton 3.2
+        InterpreterBuilder.get_int1_ty = lambda _builder: tl.int1
+    # CUDA's mathematics, which the compiler takes from a module of the card's, by the names.
     for name, function in list(vars(libdevice).items()):
         if callable(function) and getattr(function, "__module__", "") == libdevice.__name__:
             setattr(libdevice, name, functools.wraps(function)(_mathematics(name)))
