@@ -80,8 +80,8 @@ def environment(
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
     result["TRITON_LIBCUDA_PATH"] = str(libraries)
     # Its kernels run in the process that has compiled them: see triton_kernels.py.
-    for name in ("FX_GRAPH_CACHE", "AUTOGRAD_CACHE"):
-        result[f"TORCHINDUCTOR_{name}"] = "0"
+    result["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
+    result["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
     result["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     result["TORCHINDUCTOR_LAYOUT_OPTIMIZATION"] = "0"  # that is for cuDNN, which is off
     if capacity is None:

@@ -224,20 +224,18 @@ def _elf(image: int) -> bytes:
 def _arguments(source: Any, parameters: Any) -> dict[str, Any]:
     """By name: the constants of the compilation, and what the launch passes."""
     names = source.fn.arg_names
-    constants = {
+    arguments: dict[str, Any] = {
         key if isinstance(key, str) else names[key[0] if isinstance(key, tuple) else key]: value
         for key, value in source.constants.items()
     }
-    arguments: dict[str, Any] = {}
-    position = 0
+    passed = itertools.count()
     for key, kind in source.signature.items():
         name = key if isinstance(key, str) else names[key]
-        if kind == "constexpr" or name in constants:
-            arguments[name] = constants.get(name)
-            continue
-        arguments[name] = _argument(kind, parameters[position])
-        position += 1
-    return {**{name: constants[name] for name in names if name in constants}, **arguments}
+        if kind == "constexpr":
+            arguments.setdefault(name, None)
+        elif name not in arguments:
+            arguments[name] = _argument(kind, parameters[next(passed)])
+    return arguments
 
 
 def _argument(kind: str, address: int) -> Any:
