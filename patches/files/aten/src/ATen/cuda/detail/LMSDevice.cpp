@@ -122,7 +122,6 @@ ManagedStorage* Device::adopt(
   auto* record = new ManagedStorage(*this, storage, home);
   loans_.take_over(record);
   pager_.residence.begin(record, block);
-  adopted_ += block->size;
   if (Trace* trace = Trace::of(index_)) {
     trace->add_alloc(*record);
   }

@@ -156,7 +156,7 @@ class Device {
       c10::StorageImpl* storage,
       std::optional<cudaStream_t> stream = std::nullopt);
   void give_back(const Pins& pins, Freed& freed) noexcept;
-  void manage(const Accesses& results, cudaStream_t stream, bool may_cross);
+  size_t manage(const Accesses& results, cudaStream_t stream, bool may_cross);
   void note_holder(ManagedStorage* storage);
   bool may_have_unseen_users(const ManagedStorage& storage) const;
   void take_memory_of(ManagedStorage* storage, Freed& freed) noexcept;
@@ -173,7 +173,6 @@ class Device {
   AccessChecks checks_{*this};
   Recipes recipes_{*this};
   Operator operator_; // scratch
-  size_t adopted_ = 0; // bytes of blocks, since the last operator
 };
 
 } // namespace at::cuda::lms

@@ -186,8 +186,8 @@ void Device::finish_operator(
       }
     }
     give_back(pins, sequel.freed);
-    manage(results, stream, may_cross);
-    operator_.unmanaged = map().end_operator(std::exchange(adopted_, 0));
+    operator_.unmanaged =
+        map().end_operator(manage(results, stream, may_cross));
     if (C10_UNLIKELY(recipes_.are_kept())) {
       operator_.unmanaged += recipes_.take_made_as_sources();
       recipes_.tell_times(operator_, launched.signature);
@@ -213,11 +213,12 @@ void Device::finish_operator(
 }
 
 // Starts to manage an operator's results, and adds those that are new to
-// operator_.
-void Device::manage(
+// operator_. Returns the bytes of their blocks.
+size_t Device::manage(
     const Accesses& results,
     cudaStream_t stream,
     bool may_cross) {
+  size_t made = 0;
   for (const Access& result : results) {
     disarm_if_stale(result.storage);
     const bool is_new = !managed(result.storage);
@@ -232,7 +233,9 @@ void Device::manage(
       checks_.let_cross(record);
     }
     operator_.uses.push_back({record, /*writes=*/true});
+    made += record->block->size;
   }
+  return made;
 }
 
 void Device::adopt_existing(c10::StorageImpl* storage) {

@@ -31,7 +31,9 @@ class Launch {
         pin_touched(
             touched_by_launch(arguments, static_cast<uint64_t>(written)),
             !is_inside_));
-    scope_->record({name, ""});
+    if (C10_UNLIKELY(Trace::get() != nullptr)) {
+      scope_->record({name, ""});
+    }
     if (!is_inside_) {
       scope_->time();
     }

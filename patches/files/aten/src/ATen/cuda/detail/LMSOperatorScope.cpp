@@ -16,7 +16,7 @@ OperatorScope::~OperatorScope() {
 }
 
 void OperatorScope::record(const c10::OperatorName& name) {
-  if (C10_UNLIKELY(Trace::get() != nullptr) && !is_adoption_paused()) {
+  if (!is_adoption_paused()) {
     span_ = Trace::begin(name);
   }
 }

@@ -20,8 +20,7 @@ class OperatorScope {
   OperatorScope& operator=(const OperatorScope&) = delete;
   ~OperatorScope();
 
-  // Has its time recorded, if there is a trace. Throws c10::Error when CUDA
-  // does.
+  // Has its time recorded in the trace. Throws c10::Error when CUDA does.
   void record(const c10::OperatorName& name);
   // Keeps how its results are made, and times it, where either is wanted. For
   // an operator that is not inside of another one.

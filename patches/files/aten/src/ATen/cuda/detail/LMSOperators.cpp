@@ -69,7 +69,8 @@ void run_once(
   OperatorScope scope(
       traits.name,
       pin_arguments(traits, schema, arguments, !is_adoption_paused()));
-  if (below.has_backend(c10::BackendComponent::CUDABit)) {
+  if (C10_UNLIKELY(Trace::get() != nullptr) &&
+      below.has_backend(c10::BackendComponent::CUDABit)) {
     scope.record(op.operator_name());
   }
   {
