@@ -46,3 +46,8 @@ def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
         "held": 4 << 20,
         "address": True,
     }
+
+
+def test_kernels_that_run_again(device: Device, subtests: pytest.Subtests) -> None:
+    results = checked.run(device, "kernels", capacity="256M")
+    checked.expect_passed(results, subtests)
