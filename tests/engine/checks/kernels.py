@@ -109,6 +109,19 @@ class TestKernels(TestCase):
         assert_same(x, expected)
         del others
 
+    def test_a_kernel_on_more_than_the_device_has(self) -> None:
+        """As an optimizer's step, which is one kernel for many parameters."""
+
+        def step(*parameters: torch.Tensor) -> None:
+            torch._foreach_add_(parameters, 1)
+
+        parameters = [torch.full((8 << 20,), float(n), device="cuda") for n in range(10)]
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "leave an optimizer's step uncompiled"):
+            torch.compile(step)(*parameters)
+        assert lms.stats()["pinned_bytes.all.current"] == 0
+        for n, parameter in enumerate(parameters):
+            assert parameter.eq(n).all()
+
     def test_sums_in_any_order(self) -> None:
         """Atomic additions give other bits each time, so it is no operator."""
 
