@@ -83,6 +83,7 @@ def environment(
     result["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
     result["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
     result["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    result["TORCH_DYNAMO_AUTOMATIC_DYNAMIC_LOCAL_PGO"] = "0"  # graphs as in the first run
     result["TORCHINDUCTOR_LAYOUT_OPTIMIZATION"] = "0"  # that is for cuDNN, which is off
     if capacity is None:
         capacity = int(cards.card(card)["memory"]) if card else "1G"

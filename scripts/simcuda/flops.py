@@ -16,7 +16,7 @@ def attach(operators: ctypes.CDLL) -> None:
     """Gives the operator library PyTorch's own formulas, those of torch.utils.flop_counter."""
     import torch
 
-    # It would warn that it cannot count in Triton kernels; there are none here.
+    # It would warn, where there is no Triton, that it cannot count in Triton's kernels.
     logger = logging.getLogger("torch.utils.flop_counter")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -3,7 +3,7 @@
 The real thing goes on up to the driver's cuLaunchKernel: Triton compiles for a real card, its
 launchers ask tensors for addresses and pack parameters. What the simulated driver then has is a
 cubin and addresses in the device's memory. The interpreter computes on these what the kernel's
-source says, when the stream gets there.
+source says, when the stream gets there. In virtual time nothing is computed: see triton_costs.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from simcuda import triton_costs, triton_trials
 from simcuda.control import library
 
 # Of signatures, which say how the parameter of a launch is stored.
@@ -49,38 +51,74 @@ _TYPES = {
     **{"bf16": "bfloat16", "fp8e5": "float8e5", "fp8e4nv": "float8e4nv"},
 }
 
+
+class _Cost(ctypes.Structure):
+    """SimcudaKernel of simcuda.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("flops", ctypes.c_double),
+        ("rate", ctypes.c_int),
+        ("bytes", ctypes.c_double),
+        ("launches", ctypes.c_int),
+    ]
+
+
+_Grid = ctypes.POINTER(ctypes.c_uint)
 _Find = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p)
-_Prepare = ctypes.CFUNCTYPE(
-    ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p)
-)
+_Prepare = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, _Grid, ctypes.POINTER(ctypes.c_void_p))
 _Run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
 _Forget = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_Measure = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, _Grid, ctypes.POINTER(_Cost))
 
 
 class _Runner(ctypes.Structure):
     """SimcudaRunner of simcuda.h."""
 
-    _fields_ = [("find", _Find), ("prepare", _Prepare), ("run", _Run), ("forget", _Forget)]
+    _fields_ = [
+        ("find", _Find),
+        ("prepare", _Prepare),
+        ("run", _Run),
+        ("forget", _Forget),
+        ("measure", _Measure),
+    ]
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A kernel that the driver has loaded."""
+
+    source: Any
+    name: bytes  # as timelines have it
+    multiplies: bool  # matrices
 
 
 def attach() -> None:
     """Makes the simulated driver run what Triton compiles from now on."""
-    runner = _Runner(_Find(_find), _Prepare(_prepare), _Run(_run), _Forget(_launches.pop))
+    runner = _Runner(
+        _Find(_find), _Prepare(_prepare), _Run(_run), _Forget(_launches.pop), _Measure(_measure)
+    )
     _kept.append(runner)
     library().simcudaSetRunner(ctypes.byref(runner))
     changes = {
         "triton.compiler.compiler": _remember_sources,
-        "triton.testing": _count_programs,
-        "torch._inductor.runtime.benchmarking": _count_programs,
+        "triton.testing": triton_trials.count_programs,
+        "torch._inductor.runtime.benchmarking": triton_trials.count_programs,
+        "torch._inductor.config": _configure,
     }
+    if library().simcudaIsTimed():
+        changes |= {
+            "triton.runtime.jit": triton_costs.watch_users,
+            "torch._inductor.runtime.triton_heuristics": triton_costs.watch_inductor,
+        }
     for name in sys.modules.keys() & changes.keys():
         changes.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, _WhenImported(changes))
 
 
 _kept: list[Any] = []  # what the driver has the address of
-_sources: dict[bytes, Any] = {}  # by cubin
-_functions: list[Any] = []  # sources, by number
+_sources: dict[bytes, tuple[Any, bool]] = {}  # by cubin; and whether it multiplies matrices
+_functions: list[_Function] = []  # by number; never shorter, for the driver has their names
 _launches: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count()
 _language = threading.RLock()  # the interpreter patches it, the compiler needs it as it is
@@ -115,7 +153,7 @@ def _remember_sources(compiler: ModuleType) -> None:
     @functools.wraps(init)
     def remember(self: Any, src: Any, *args: Any, **kwargs: Any) -> None:
         init(self, src, *args, **kwargs)
-        _sources[self.kernel] = src
+        _sources[self.kernel] = src, "tt.dot" in self.asm.get("ttir", "")
 
     @functools.wraps(make_ir)
     def make_alone(*args: Any, **kwargs: Any) -> Any:
@@ -126,65 +164,35 @@ def _remember_sources(compiler: ModuleType) -> None:
     compiler.ASTSource.make_ir = make_alone
 
 
-class _Trial(threading.local):
-    """What the thread launches is timed only, to choose the fastest of several kernels."""
-
-    programs: int | None = None  # launched since it began; None: there is none
-
-
-_trial = _Trial()
-
-
-def _count_programs(module: ModuleType) -> None:
-    """Takes the number of a kernel's programs for its time.
-
-    How long the interpreter would take says nothing of a card, and results would hang on it. So
-    what is launched to be timed is not run.
-    """
-
-    def count(function: Callable[[], Any]) -> float:
-        _trial.programs = 0
-        try:
-            function()
-            return float(_trial.programs)
-        finally:
-            _trial.programs = None
-
-    def benchmark(_self: Any, function: Callable[[], Any], *_: Any, **__: Any) -> float:
-        return count(function)
-
-    def do_bench(function: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
-        programs = count(function)
-        return [programs] * len(quantiles) if quantiles else programs
-
-    for owner in list(vars(module).values()):
-        if "benchmark_gpu" in getattr(owner, "__dict__", {}):
-            owner.benchmark_gpu = benchmark
-    if hasattr(module, "do_bench"):
-        setattr(module, "do_bench", do_bench)  # noqa: B010
+def _configure(config: Any) -> None:
+    """Sets what Inductor has no variables for."""
+    # Choices are those of simulated trials, in each run, and no real card's.
+    config.autotune_local_cache = False
+    # It then notes beside a kernel what it knows of the kernel's work, for triton_costs.
+    config.benchmark_kernel = bool(library().simcudaIsTimed())
 
 
 # --- what the driver calls ---
 
 
-def _find(image: int, _name: bytes) -> int:
-    source = _sources.get(_elf(image))
-    if source is None:
+def _find(image: int, name: bytes) -> int:
+    found = _sources.get(_elf(image))
+    if found is None:
         return _fail("a cubin was loaded that this process has not compiled")
-    _functions.append(source)
+    source, multiplies = found
+    _functions.append(_Function(source, b"triton::" + name, multiplies))
     return len(_functions) - 1
 
 
 def _prepare(function: int, grid: Any, parameters: Any) -> int:
     number = next(_numbers)
     try:
-        source, place = _functions[function], tuple(grid[:3])
-        if _trial.programs is None:
+        source, place = _functions[function].source, tuple(grid[:3])
+        if triton_trials.is_trial(math.prod(place)):
+            _launches[number] = _do_nothing
+        else:
             arguments = _arguments(source, parameters)
             _launches[number] = functools.partial(_interpret, source, place, arguments)
-        else:
-            _trial.programs += math.prod(place)
-            _launches[number] = _do_nothing
     except Exception as error:
         return _fail("".join(traceback.format_exception(error)))
     return number
@@ -192,6 +200,23 @@ def _prepare(function: int, grid: Any, parameters: Any) -> int:
 
 def _do_nothing() -> None:
     pass
+
+
+def _measure(function: int, grid: Any, cost: Any) -> int:
+    """In virtual time, in the place of the others."""
+    if triton_trials.is_trial(math.prod(grid[:3])):
+        return 0  # it takes no time
+    kernel, work = _functions[function], triton_costs.current()
+    if work is None:
+        return _refuse(kernel, "it was launched past `run` of Triton or Inductor")
+    if kernel.multiplies and not work.flops:
+        return _refuse(kernel, "it multiplies matrices, and nobody counts how much")
+    cost[0] = _Cost(kernel.name, work.flops, work.rate, work.bytes, 1)
+    return 0
+
+
+def _refuse(kernel: _Function, why: str) -> int:
+    return _fail(f"{kernel.name.decode()} is not simulated in virtual time: {why}")
 
 
 def _run(launch: int) -> int:

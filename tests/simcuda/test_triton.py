@@ -97,20 +97,157 @@ def test_addresses_must_be_the_devices(simulate):
     assert "cannot be accessed from Triton" in done.stdout
 
 
-def test_virtual_time_has_no_kernels_of_triton(simulate):
+# Tools for launches in virtual time.
+LAUNCHES = """
+import json
+from triton_kernels_of_tests import add_scaled, product, row_sums
+bandwidth = card["bandwidth"] * card["bandwidth_efficiency"]
+
+def on_device(*sizes, dtype=torch.float32):
+    return torch.empty(sizes, dtype=dtype, device="cuda")
+
+def takes(work):
+    "Names of the kernels that are launched, and the bytes that their times stand for."
+    torch.cuda.synchronize()
+    path = f"{sys.argv[1]}/timeline"
+    simcuda.timeline(path)
+    work()
+    torch.cuda.synchronize()
+    simcuda.timeline(None)
+    with open(path) as lines:
+        rows = [json.loads(line) for line in lines]
+    times = [(row["end"] - row["start"] - card["launch_ns"]) * bandwidth / 1e9 for row in rows]
+    return [row["name"] for row in rows], times
+
+def check(work, *expected):
+    names, found = takes(work)
+    assert all(name.startswith("triton::") for name in names), names
+    assert len(found) == len(expected), (names, found)
+    for name, bytes, wanted in zip(names, found, expected):
+        assert abs(bytes - wanted) <= bandwidth / 1e9, (name, bytes, wanted)  # a nanosecond
+"""
+
+
+def test_a_users_launch_takes_the_time_of_its_tensors(timed, tmp_path):
+    timed(
+        LAUNCHES
+        + """
+def add(x, y, out):
+    add_scaled[(x.numel() // 1024,)](x, y, out, 0.5, x.numel(), block=1024)
+
+size = 1 << 24
+x, y, out = (on_device(size) for _ in range(3))
+check(lambda: add(x, y, out), 12 * size)
+check(lambda: add(x[: size // 2], y[: size // 2], out[: size // 2]), 6 * size)
+check(lambda: add(x[:4096].expand(1024, 4096), y, out), 8 * size + 4 * 4096)
+check(lambda: add(x[::2], y[::2], out), 8 * size)
+check(lambda: row_sums[(4096,)](x.view(4096, -1), out[:4096], 4096), 4 * (size + 4096))  # tuned
+# The host's time is an operator's.
+begin = simcuda.virtual_time()
+add(x, y, out)
+launch = simcuda.virtual_time() - begin
+begin = simcuda.virtual_time()
+torch.add(x, y, out=out)
+assert abs(launch - (simcuda.virtual_time() - begin)) <= 100, launch
+""",
+        arguments=(str(tmp_path),),
+    )
+
+
+def test_inductors_launches_take_the_time_of_what_they_touch(timed, tmp_path):
+    timed(
+        LAUNCHES
+        + """
+def compiled(function, *arguments, **options):
+    "Compiled and called once."
+    function = torch.compile(function, **options)
+    function(*arguments)
+    return function
+
+size = 1 << 12
+x, bias = on_device(size, size), on_device(size)
+norm = compiled(lambda x, bias: torch.nn.functional.gelu(x).add(bias).softmax(1), x, bias)
+check(lambda: norm(x, bias), 8 * size**2 + 4 * size)
+in_place = compiled(lambda x: x.mul_(2), x)
+check(lambda: in_place(x), 8 * size**2)
+half = compiled(lambda x: x[: x.shape[0] // 2] + 1, x)
+check(lambda: half(x), 4 * size**2)
+table, rows = on_device(1_000_000, 64), torch.zeros(512, dtype=torch.long, device="cuda")
+look_up = compiled(lambda table, rows: table[rows] + 1, table, rows)
+check(lambda: look_up(table, rows), 2 * 512 * 64 * 4 + 512 * 8)  # not the whole table
+# Compiled for one size, launched with another.
+any_size = compiled(lambda x: x + 1, x, dynamic=True)
+check(lambda: any_size(x), 8 * size**2)
+check(lambda: any_size(on_device(2 * size, size)), 16 * size**2)
+# It says nothing of kernels that go over lists.
+lists = [on_device(size, size) for _ in range(3)], [on_device(size, size) for _ in range(3)]
+add_all = compiled(lambda ones, others: torch._foreach_add_(ones, others), *lists)
+check(lambda: add_all(*lists), 36 * size**2)
+""",
+        arguments=(str(tmp_path),),
+    )
+
+
+def test_inductors_products_take_the_time_of_their_arithmetic(timed, tmp_path):
+    timed(
+        LAUNCHES
+        + """
+from torch._inductor import config, select_algorithm
+config.max_autotune_gemm, config.max_autotune_gemm_backends = True, "TRITON"
+config.test_configs.max_mm_configs = 1
+x, y = (on_device(2048, 2048, dtype=torch.bfloat16) for _ in range(2))
+multiply = torch.compile(torch.mm)
+multiply(x, y)
+names, (found,) = takes(lambda: multiply(x, y))
+takes = 2 * 2048**3 / card["rates"]["bf16"] / card["compute_efficiency"]
+assert names[0].startswith("triton::triton_") and abs(found / bandwidth - takes) < 1e-9, found
+""",
+        arguments=(str(tmp_path),),
+    )
+
+
+def test_a_compiled_program_takes_the_same_time_again(timed, tmp_path):
+    """Though the second one finds what the first has compiled, and could what it has chosen."""
+    program = """
+import json
+def function(x, y):
+    return x.add_(y.t()).softmax(1)
+x, y = (torch.empty(1000, 1000, device="cuda") for _ in range(2))
+function = torch.compile(function)
+marks = [simcuda.virtual_time()]
+for _ in range(3):
+    function(x, y)
+    marks.append(simcuda.device_time())
+print(json.dumps([*marks, torch.cuda.max_memory_reserved()]))
+"""
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    first = timed(program, variables=variables)
+    assert first == timed(program, variables=variables)
+    before, *ends, _ = first
+    assert ends[0] - before < 100_000_000  # nanoseconds: to compile takes seconds
+
+
+def test_launches_that_nobody_can_time(simulate):
     done = simulate(
         """
         import torch
-        from triton_kernels_of_tests import add_scaled
-        x = torch.ones(1000, device="cuda")
-        try:
-            add_scaled[(4,)](x, x, x, 1.0, 1000, block=256)
-        except RuntimeError as error:
-            print(error)
+        from triton_kernels_of_tests import add_scaled, product
+        x = torch.empty(32, 32, device="cuda")
+        kernel = add_scaled.warmup(x, x, x, 1.0, 1024, block=1024, grid=(1,))
+        for launch in (
+            lambda: product[(1,)](x, x, x, block=32),
+            lambda: kernel[1, 1, 1](x, x, x, 1.0, 1024, 1024),
+        ):
+            try:
+                launch()
+            except RuntimeError as error:
+                print(error)
         """,
         kernels="timed",
         card="A100-SXM-40GB",
         capacity=None,
     )
-    assert "does not have this driver function" in done.stdout
-    assert "simcuda: cuLaunchKernel in virtual time is not simulated" in done.stderr
+    assert done.stdout.count("does not have this driver function") == 2
+    why = "is not simulated in virtual time: it"
+    assert f"simcuda: triton::product {why} multiplies matrices" in done.stderr
+    assert f"simcuda: triton::add_scaled {why} was launched past `run`" in done.stderr

@@ -28,3 +28,9 @@ def row_sums(x, out, count, block: tl.constexpr):
         at = start + tl.arange(0, block)
         total += tl.sum(tl.load(x + row * count + at, at < count, 0.0))
     tl.store(out + row, total)
+
+
+@triton.jit
+def product(x, y, out, block: tl.constexpr):
+    at = tl.arange(0, block)[:, None] * block + tl.arange(0, block)[None, :]
+    tl.store(out + at, tl.dot(tl.load(x + at), tl.load(y + at)))

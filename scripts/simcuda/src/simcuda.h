@@ -36,6 +36,8 @@ SIMCUDA_API void simcudaPoison(void* address, size_t bytes, cudaStream_t stream,
 // Whether what is queued on `stream` becomes part of a graph.
 SIMCUDA_API int simcudaIsCapturing(cudaStream_t stream, int device);
 
+struct SimcudaKernel;  // below
+
 // Computes what compiled kernels would: see triton_kernels.py. Numbers are the
 // runner's own, and negative where it cannot.
 struct SimcudaRunner {
@@ -46,6 +48,9 @@ struct SimcudaRunner {
   // Runs the launch, in the order of its stream, on any thread: 0, or an error.
   int (*run)(int64_t launch);
   void (*forget)(int64_t launch);
+  // In virtual time, in the place of the last three: what a launch costs that
+  // the calling thread makes; 0, or an error.
+  int (*measure)(int64_t function, const unsigned* grid, SimcudaKernel* cost);
 };
 
 // Lives for ever.

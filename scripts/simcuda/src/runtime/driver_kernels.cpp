@@ -1,6 +1,6 @@
 // CUDA driver: kernels that a program compiles itself, as Triton does. A module
 // is its image, and whoever has set the runner finds the function of that name
-// in it and computes what the function would.
+// in it and computes what the function would, or says what it costs.
 #include <cuda.h>
 
 #include <array>
@@ -55,6 +55,22 @@ class Launch {
   const int64_t number_;
 };
 
+// A launch in virtual time, where nothing runs; a trial costs nothing.
+CUresult spend(const SimcudaRunner& by, int64_t function,
+               const std::array<unsigned, 3>& grid, CUstream stream) {
+  SimcudaKernel cost{};
+  if (by.measure(function, grid.data(), &cost) != 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (cost.launches == 0) {
+    return CUDA_SUCCESS;
+  }
+  simcudaSpendOperation();
+  return simcudaTime(stream, current_device(), &cost) == cudaSuccess
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 CUresult launch(CUfunction handle, std::array<unsigned, 3> grid,
                 CUstream stream_handle, void** parameters) {
   const SimcudaRunner* by = runner.load();
@@ -66,12 +82,11 @@ CUresult launch(CUfunction handle, std::array<unsigned, 3> grid,
   if (!stream) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  if (timed()) {
-    not_simulated("cuLaunchKernel in virtual time");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   if (check_launch(*stream) != cudaSuccess) {
     return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (timed()) {
+    return spend(*by, function->number, grid, stream_handle);
   }
   const int64_t number = by->prepare(function->number, grid.data(), parameters);
   if (number < 0) {
