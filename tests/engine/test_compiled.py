@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import checked
 import pytest
+from simcuda import cards
 from support.device import Device
 from support.programs import Programs, programs_on
 from support.triton import needs_headers
@@ -51,3 +52,16 @@ def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
 def test_kernels_that_run_again(device: Device, subtests: pytest.Subtests) -> None:
     results = checked.run(device, "kernels", capacity="256M")
     checked.expect_passed(results, subtests)
+
+
+@pytest.mark.parametrize("first", ["lms", "inductor"])
+def test_launches_in_virtual_time(device: Device, first: str) -> None:
+    """They take as long with LMS as without it, which hooks the same functions."""
+    if not device.simulated:
+        pytest.skip("what is expected is exact in virtual time only")
+    card = cards.card("A100-SXM-40GB")
+    bandwidth = card["bandwidth"] * card["bandwidth_efficiency"]
+    takes = round(card["launch_ns"] + 1e9 * 2 * (4 << 20) / bandwidth)
+    check = checked.CHECKS / "launch_times.py"
+    found = device.json(check, first, kernels="timed", card="A100-SXM-40GB", capacity="2G")
+    assert found == [[takes, takes]] * 3
