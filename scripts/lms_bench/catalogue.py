@@ -45,6 +45,7 @@ class Rival:
     learning: int = 0  # iterations more before it is counted, in which it tries what is faster
     more: int = 0  # iterations more that count, since they are not alike
     usual: bool = True  # part of a run that names no rival
+    eager_because: str = ""  # why it cannot train a compiled model; empty: it can
 
     @property
     def uses_lms(self) -> bool:
@@ -113,6 +114,8 @@ WORKLOADS = (
     ),
 )
 
+_STRIDES = "what backward needs comes back with other strides than a compiled backward expects"
+
 _LMS = Rival("lms", "Large Model Support", variables={"PYTORCH_LMS": "1"}, learning=15, more=3)
 RIVALS = (
     Rival("ideal", "no LMS, on a device of unlimited memory", unlimited=True),
@@ -140,12 +143,18 @@ RIVALS = (
         variables={"PYTORCH_LMS": "1"},
         usual=False,
     ),
-    Rival("save_on_cpu", "torch.autograd.graph.save_on_cpu(pin_memory=True)", "save_on_cpu"),
+    Rival(
+        "save_on_cpu",
+        "torch.autograd.graph.save_on_cpu(pin_memory=True)",
+        "save_on_cpu",
+        eager_because=_STRIDES,
+    ),
     Rival("checkpoint", "torch.utils.checkpoint around every block", "checkpoint"),
     Rival(
         "activation_offload",
         "activations to a page-locked pool on side streams, as torchtune does it",
         "activation_offload",
+        eager_because=_STRIDES,
     ),
     Rival(
         "accelerate",

@@ -26,24 +26,29 @@ def main() -> None:
     parser.add_argument("--rival", required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--iterations", type=int, default=catalogue.ITERATIONS)
+    parser.add_argument("--compile", action="store_true", help="by Inductor, the model")
     args = parser.parse_args()
     if args.iterations <= catalogue.FIRST_COUNTED:
         parser.error(f"--iterations must be more than {catalogue.FIRST_COUNTED}")
     workload = catalogue.named("workload", catalogue.WORKLOADS, args.workload)
     rival = catalogue.named("rival", catalogue.RIVALS, args.rival)
     os.environ.update(rival.variables)  # read when torch is imported
-    print(json.dumps(outcome(workload, rival, args.batch, args.iterations)))
+    print(json.dumps(outcome(workload, rival, args.batch, args.iterations, args.compile)))
 
 
 def outcome(
-    workload: catalogue.Workload, rival: catalogue.Rival, batch: int, iterations: int
+    workload: catalogue.Workload,
+    rival: catalogue.Rival,
+    batch: int,
+    iterations: int,
+    compiled: bool,
 ) -> dict[str, Any]:
     """What a cell of the table says, also when the rival fails."""
     import torch
 
     began = time.monotonic()
     try:
-        found = {"status": "ok", **measure(workload, rival, batch, iterations)}
+        found = {"status": "ok", **measure(workload, rival, batch, iterations, compiled)}
     except torch.cuda.OutOfMemoryError as error:
         found = {"status": "oom", "reason": first_line(error)}
     except Exception as error:
@@ -61,7 +66,11 @@ def first_line(error: BaseException) -> str:
 
 
 def measure(
-    workload: catalogue.Workload, rival: catalogue.Rival, batch: int, iterations: int
+    workload: catalogue.Workload,
+    rival: catalogue.Rival,
+    batch: int,
+    iterations: int,
+    compiled: bool,
 ) -> dict[str, Any]:
     """Trains, and takes the mean from the fourth iteration on, of LMS from the nineteenth."""
     import simcuda
@@ -69,6 +78,8 @@ def measure(
 
     training = workload.build(batch, "cuda")
     rival.prepare(training)
+    if compiled:
+        training.model.compile()
     torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         measurement = Measurement(rival.counted(iterations), Path(folder) / "timeline.jsonl")

@@ -27,6 +27,7 @@ def lms(monkeypatch):
         (["--ratio", "nan"], "--ratio nan: out of range"),
         (["--iterations", "3"], "--iterations 3: too few"),
         (["--jobs", "0"], "--jobs 0: at least one"),
+        (["--compile", "--rival", "save_on_cpu"], "save_on_cpu cannot train a compiled model"),
         (["--release", "1.0"], "1.0"),
     ],
 )
@@ -71,6 +72,17 @@ def test_a_choice_is_shown_as_the_command_that_made_it(chosen):
         ("lstm", 7, "A100-SXM-40GB"),
     ]
     assert command == "./scripts/lms bench " + " ".join(arguments)
+
+
+def test_compiled_models_are_subjects_of_their_own(chosen, capsys):
+    (subjects, rivals, _), command = chosen("--workload", "gpt-tiny", "--compile")
+    assert {"ideal", "lms", "checkpoint"} < set(rivals) and "save_on_cpu" not in rivals
+    assert "save_on_cpu is left out" in capsys.readouterr().err
+    (compiled,) = subjects
+    assert compiled.title == "gpt-tiny, batch 8, A100-SXM-40GB, compiled"
+    assert command == "./scripts/lms bench --workload gpt-tiny --compile"
+    eager = bench_cells.subject("gpt-tiny", compiled.card)
+    assert eager != compiled and eager.slug != compiled.slug
 
 
 def test_the_list_names_everything(lms, capsys):

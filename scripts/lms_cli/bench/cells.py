@@ -35,16 +35,19 @@ class Subject:
     workload: str
     batch: int
     card: str
+    compiled: bool = False  # the model, by Inductor
 
     @property
     def title(self) -> str:
         """As tables and plots name it."""
-        return f"{self.workload}, batch {self.batch}, {self.card}"
+        how = ", compiled" if self.compiled else ""
+        return f"{self.workload}, batch {self.batch}, {self.card}{how}"
 
     @property
     def slug(self) -> str:
         """As file names have it."""
-        return f"{self.workload}-{self.batch}-{self.card}"
+        how = "-compiled" if self.compiled else ""
+        return f"{self.workload}-{self.batch}-{self.card}{how}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Outcome:
         return int(self.figures["peak_page_locked_bytes"])
 
 
-def subject(workload: str, card_name: str) -> Subject:
+def subject(workload: str, card_name: str, compiled: bool = False) -> Subject:
     """What `NAME` or `NAME@BATCH` and the name of a card stand for.
 
     Raises:
@@ -129,7 +132,7 @@ def subject(workload: str, card_name: str) -> Subject:
             f"{workload}: {batch!r} is no batch", f"Write a number of samples: {name}@32."
         )
     simulate.card(card_name)
-    return Subject(name, int(batch) if at else found.batch, card_name)
+    return Subject(name, int(batch) if at else found.batch, card_name, compiled)
 
 
 def named(what: str, name: str) -> Any:

@@ -136,6 +136,7 @@ class Runner:
         python = lms_environment.with_packages(self._environment, packages).python
         arguments = ["--workload", cell.subject.workload, "--rival", cell.rival]
         arguments += ["--batch", str(cell.subject.batch), "--iterations", str(cell.iterations)]
+        arguments += ["--compile"] if cell.subject.compiled else []
         try:
             done = subprocess.run(
                 [str(python), str(bench_cells.PROGRAM), *arguments],

@@ -52,6 +52,11 @@ def configure_parser(subparsers: Any) -> None:
         help=f"the mean is taken from the fourth on (default: {ITERATIONS})",
     )
     parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="with torch.compile around the models, of all rivals; not around the optimizers",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for results and plots (default: .lms/bench)"
     )
     parser.add_argument(
@@ -128,8 +133,9 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
 
     workloads = args.workload or [entry.name for entry in catalogue.WORKLOADS if entry.usual]
     rivals = args.rival or [entry.name for entry in catalogue.RIVALS if entry.usual]
-    for name in rivals:
-        cells.named("rival", name)
+    entries = [cells.named("rival", name) for name in rivals]
+    if args.compile:
+        rivals = compilable(entries, named=bool(args.rival))
     ratios = args.ratio or list(cells.RATIOS)
     for ratio in ratios:
         if not 0.1 <= ratio <= 1000:
@@ -142,9 +148,31 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
             f"--iterations {args.iterations}: too few to measure one", f"Give {least} or more."
         )
     subjects = [
-        cells.subject(workload, card) for card in args.card or [CARD] for workload in workloads
+        cells.subject(workload, card, args.compile)
+        for card in args.card or [CARD]
+        for workload in workloads
     ]
     return list(dict.fromkeys(subjects)), list(dict.fromkeys(rivals)), sorted(set(ratios))
+
+
+def compilable(rivals: list[Any], named: bool) -> list[str]:
+    """The names of the rivals that can train a compiled model; says which are left out.
+
+    Raises:
+        UsageError: one of them cannot, and the user named it.
+    """
+    from lms_cli import progress
+    from lms_cli.errors import UsageError
+
+    for rival in rivals:
+        if rival.eager_because and named:
+            raise UsageError(
+                f"{rival.name} cannot train a compiled model: {rival.eager_because}",
+                "Leave it out, or --compile.",
+            )
+        if rival.eager_because:
+            progress.note(f"{rival.name} is left out: {rival.eager_because}")
+    return [rival.name for rival in rivals if not rival.eager_because]
 
 
 def jobs_of(args: argparse.Namespace) -> int:
@@ -168,6 +196,8 @@ def command_of(args: argparse.Namespace) -> str:
     for option in ("workload", "rival", "ratio", "card"):
         for value in getattr(args, option) or []:
             words += [f"--{option}", f"{value:g}" if option == "ratio" else value]
+    if args.compile:
+        words.append("--compile")
     if not args.bound:
         words.append("--no-bound")
     if args.iterations != ITERATIONS:
