@@ -12,6 +12,7 @@ from lms_bench import catalogue
 from lms_cli import simulate
 from lms_cli.bench import cells
 from lms_cli.verbs import bench
+from support.triton import needs_headers
 
 CARD = "A100-SXM-40GB"
 NEED = 306184192  # bytes that gpt-tiny reserves on an unlimited device
@@ -23,8 +24,8 @@ def run_cell(device):
     if not device.simulated:
         pytest.skip("cells run in virtual time")
 
-    def run(rival, capacity):
-        arguments = ["--workload", "gpt-tiny", "--batch", "8", "--rival", rival]
+    def run(rival, capacity, *options):
+        arguments = ["--workload", "gpt-tiny", "--batch", "8", "--rival", rival, *options]
         variables = {"PYTORCH_LMS_HOST_LIMIT": str(cells.HOST_LIMIT)}
         settings = {"kernels": "timed", "card": CARD, "driver_lock": True}
         found = device.json(
@@ -72,6 +73,15 @@ def test_nothing_moves_when_it_fits(run_cell):
     found = run_cell("lms", int(NEED / 0.9))
     assert (found["h2d_bytes"], found["d2h_bytes"], found["hidden"]) == (0, 0, None)
     assert found["lms"]["lms.page_out.bytes"] == 0
+
+
+@needs_headers
+def test_a_compiled_model_trains(run_cell):
+    eager = run_cell("lms", int(NEED / 0.9))
+    compiled = run_cell("lms", int(NEED / 0.9), "--compile")
+    assert compiled["status"] == "ok", compiled
+    assert 0.7 < compiled["busy_ns"]["compute"] / eager["busy_ns"]["compute"] < 0.95
+    assert compiled["lms"]["lms.page_out.bytes"] == 0
 
 
 @pytest.mark.parametrize(

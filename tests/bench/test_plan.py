@@ -12,6 +12,7 @@ from lms_cli import simulate
 from lms_cli.bench import cells
 from lms_cli.errors import PlanError
 from lms_cli.verbs import plan
+from support.triton import needs_headers
 
 CARD = "A100-SXM-40GB"
 GPT_TINY = """
@@ -167,3 +168,28 @@ def test_lms_cannot_be_timed(lms_plan, steps, options, said):
     assert card["ideal"]["status"] == "ok" and card["lms"]["status"] != "ok"
     (note,) = found["notes"]
     assert said in note
+
+
+COMPILED = """
+import torch
+from torch import nn
+layers = nn.Linear(1024, 1024), nn.GELU(), nn.Dropout(), nn.LayerNorm(1024)
+model = nn.Sequential(*layers).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+forward = {compile}(model)
+while True:
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = forward(torch.randn(32768, 1024, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@needs_headers
+def test_a_compiled_model(lms_plan):
+    (eager,) = lms_plan(COMPILED.format(compile=""), "--memory", "30G")["cards"]
+    (compiled,) = lms_plan(COMPILED.format(compile="torch.compile"), "--memory", "400M")["cards"]
+    assert 0.5 < compiled["ideal"]["step_seconds"] / eager["ideal"]["step_seconds"] < 0.9
+    assert (compiled["fits"], compiled["lms"]["status"]) == (False, "ok")
+    assert compiled["lms"]["step_seconds"] > compiled["ideal"]["step_seconds"]
