@@ -168,7 +168,7 @@ def compilable(rivals: list[Any], named: bool) -> list[str]:
         if rival.eager_because and named:
             raise UsageError(
                 f"{rival.name} cannot train a compiled model: {rival.eager_because}",
-                "Leave it out, or --compile.",
+                "Leave it out, or leave --compile out.",
             )
         if rival.eager_because:
             progress.note(f"{rival.name} is left out: {rival.eager_because}")
