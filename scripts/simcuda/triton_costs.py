@@ -8,6 +8,7 @@ driver asks.
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,37 +30,50 @@ class Work:
 
 
 class _Here(threading.local):
-    work: Work | None = None  # of the launch that the thread is in; None: nobody knows
+    kernel: Any = None  # the function that the thread is launching, as Triton has it
+    work: Work | None = None  # of that launch
 
 
 _here = _Here()
+_known: dict[tuple[Any, tuple[int, ...]], Work] = {}  # by kernel and grid, of the last launch
 
 
-def current() -> Work | None:
-    """The work of the launch that the thread is in; None where it comes from somewhere unknown."""
-    return _here.work
+def work_of(kernel: Any, grid: tuple[int, ...]) -> Work | None:
+    """The work of a launch that the thread makes; None where it comes from somewhere unknown.
+
+    LMS launches a kernel again by itself, on tensors of the same sizes.
+    """
+    if _here.kernel is kernel and _here.work is not None:
+        _known[kernel, grid] = _here.work
+    return _known.get((kernel, grid))
 
 
 def watch_inductor(heuristics: ModuleType) -> None:
     """Looks at what Inductor's kernels are launched with."""
-    _watch(heuristics.CachingAutotuner, _work_of_inductors)
+    _watch(heuristics.CachingAutotuner, operator.attrgetter("fn"), _work_of_inductors)
 
 
 def watch_users(jit: ModuleType) -> None:
     """Looks at what users' kernels are launched with."""
-    _watch(jit.JITFunction, _work_of_users)
+    _watch(jit.JITFunction, lambda function: function, _work_of_users)
 
 
-def _watch(owner: Any, find: Callable[[Any, tuple[Any, ...]], Work]) -> None:
+def _watch(
+    owner: Any,
+    kernel_of: Callable[[Any], Any],
+    find: Callable[[Any, tuple[Any, ...]], Work],
+) -> None:
     original = owner.run
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outer, _here.work = _here.work, find(self, (*args, *kwargs.values()))
+        outer = _here.kernel, _here.work
+        _here.kernel = kernel_of(self)
+        _here.work = find(self, (*args, *kwargs.values()))
         try:
             return original(self, *args, **kwargs)
         finally:
-            _here.work = outer
+            _here.kernel, _here.work = outer
 
     owner.run = run
 

@@ -206,7 +206,8 @@ def _measure(function: int, grid: Any, cost: Any) -> int:
     """In virtual time, in the place of the others."""
     if triton_trials.is_trial(math.prod(grid[:3])):
         return 0  # it takes no time
-    kernel, work = _functions[function], triton_costs.current()
+    kernel = _functions[function]
+    work = triton_costs.work_of(kernel.source.fn, tuple(grid[:3]))
     if work is None:
         return _refuse(kernel, "it was launched past `run` of Triton or Inductor")
     if kernel.multiplies and not work.flops:
