@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import itertools
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ import torch
 
 # Inductor's names of arguments that its kernels only read, unless it says otherwise.
 _READ = "in_ptr"
+_BOTH = "in_out_ptr"  # they read, and write to
 
 _ALL = -1  # every bit: all arguments are written
 
@@ -142,8 +144,7 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
         elif _is_read(kernel, name):
             arguments.append(f"Tensor {name}")
         else:
-            kept = "kept_" if name in kernel.mutated_arg_names else ""  # of what was there
-            arguments.append(f"Tensor(w{len(arguments)}!) {kept}{name}")
+            arguments.append(f"Tensor(w{len(arguments)}!) {_written_name(kernel, name)}")
             letter = "W"
         letters += letter
     scratch = "".join(
@@ -161,6 +162,20 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
     operator = getattr(getattr(torch.ops.triton, static.name), overload)
     launcher.__globals__["runner"] = operator._op
     launcher._lms_is_operator = True
+
+
+def _written_name(kernel: Any, argument: str) -> str:
+    """What is called `out_ptr` had no bytes that anybody needs.
+
+    Inductor says of the others that they are mutated. But what a kernel stores to and never loads
+    from, under a name for both, it has made itself in the same memory before.
+    """
+    if argument not in kernel.mutated_arg_names:
+        return argument
+    uses = len(re.findall(rf"\b{argument}\b", kernel.fn.src)) - 1  # without its declaration
+    if argument.startswith(_BOTH) and uses == kernel.fn.src.count(f"tl.store({argument} "):
+        return f"out_ptr_{argument}"
+    return f"kept_{argument}"
 
 
 # Whose `run` launches, by module, and the hook on it.
