@@ -340,10 +340,19 @@ def _teach() -> None:
 
     if not hasattr(InterpreterBuilder, "get_int1_ty"):  # Triton 3.2
         InterpreterBuilder.get_int1_ty = lambda _builder: tl.int1
+        InterpreterBuilder.get_all_ones_value = _all_ones
     # CUDA's mathematics, which the compiler takes from a module of the card's, by the names.
     for name, function in list(vars(libdevice).items()):
         if callable(function) and getattr(function, "__module__", "") == libdevice.__name__:
             setattr(libdevice, name, functools.wraps(function)(_mathematics(name)))
+
+
+def _all_ones(_builder: Any, type_: Any) -> Any:
+    """Of whole numbers and, as in later releases, truth values."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    return interpreter.TensorHandle(np.full(1, -1, interpreter._get_np_dtype(type_)), type_.scalar)
 
 
 # Where PyTorch has another name for what libdevice computes.

@@ -40,6 +40,26 @@ def test_models_of_every_kind_train_on_every_kind_of_card(timed, model, card):
     timed(TRAINING.replace('"gpt"', repr(model)), card=card)
 
 
+def test_gradients_of_convolutions_are_laid_out_as_pytorch_expects(timed):
+    """Compiled programs check it."""
+    timed("""
+from torch._subclasses import FakeTensorMode
+def strides(*tensors):
+    last = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    return [t.stride() for t in torch.ops.aten.convolution_backward(*tensors, *last)[:2]]
+shapes = (2, 16, 30, 30), (2, 8, 32, 32), (16, 8, 3, 3)
+for formats in (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1):
+    tensors = [
+        torch.empty(shape, device="cuda").to(memory_format=torch.channels_last if last
+                                             else torch.contiguous_format)
+        for shape, last in zip(shapes, formats)
+    ]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        expected = strides(*map(mode.from_tensor, tensors))
+    assert strides(*tensors) == expected, formats
+""")
+
+
 # GPT-2 XL: 1.5 billion parameters; forward, backward, AdamW.
 LARGE = """
 import json, os, resource

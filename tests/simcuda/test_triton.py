@@ -100,7 +100,7 @@ def test_addresses_must_be_the_devices(simulate):
 # Tools for launches in virtual time.
 LAUNCHES = """
 import json
-from triton_kernels_of_tests import add_scaled, product, row_sums
+from triton_kernels_of_tests import add_scaled, row_sums
 bandwidth = card["bandwidth"] * card["bandwidth_efficiency"]
 
 def on_device(*sizes, dtype=torch.float32):
@@ -193,6 +193,8 @@ def test_inductors_products_take_the_time_of_their_arithmetic(timed, tmp_path):
         LAUNCHES
         + """
 from torch._inductor import config, select_algorithm
+if not hasattr(select_algorithm.TritonTemplateKernel, "estimate_flops"):
+    sys.exit()  # an older PyTorch: then it is a product that nobody counts
 config.max_autotune_gemm, config.max_autotune_gemm_backends = True, "TRITON"
 config.test_configs.max_mm_configs = 1
 x, y = (on_device(2048, 2048, dtype=torch.bfloat16) for _ in range(2))
@@ -231,12 +233,12 @@ def test_launches_that_nobody_can_time(simulate):
     done = simulate(
         """
         import torch
-        from triton_kernels_of_tests import add_scaled, product
+        from triton_kernels_of_tests import increment, product
         x = torch.empty(32, 32, device="cuda")
-        kernel = add_scaled.warmup(x, x, x, 1.0, 1024, block=1024, grid=(1,))
+        kernel = increment.warmup(x, grid=(1,))
         for launch in (
             lambda: product[(1,)](x, x, x, block=32),
-            lambda: kernel[1, 1, 1](x, x, x, 1.0, 1024, 1024),
+            lambda: kernel[1, 1, 1](x),
         ):
             try:
                 launch()
@@ -250,4 +252,4 @@ def test_launches_that_nobody_can_time(simulate):
     assert done.stdout.count("does not have this driver function") == 2
     why = "is not simulated in virtual time: it"
     assert f"simcuda: triton::product {why} multiplies matrices" in done.stderr
-    assert f"simcuda: triton::add_scaled {why} was launched past `run`" in done.stderr
+    assert f"simcuda: triton::increment {why} was launched past `run`" in done.stderr

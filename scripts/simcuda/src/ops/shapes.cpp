@@ -54,19 +54,30 @@ at::Tensor to_meta(const at::Tensor& tensor) {
   return meta;
 }
 
+// Operators whose meta kernels lay results out as arguments are, though the
+// device, which has no cuDNN, does not: torch.compile counts on that.
+bool ignores_layout(const c10::FunctionSchema& schema) {
+  return schema.name() == "aten::convolution_backward";
+}
+
 bool ask_meta_kernel(const c10::OperatorHandle& op,
                      c10::ArrayRef<c10::IValue> arguments, Shapes& shapes) {
   if (without_meta().holds(op.operator_name())) {
     return false;
   }
   BelowEverything guard;
+  const bool dense = ignores_layout(op.schema());
   for (const c10::IValue& argument : arguments) {
     if (argument.isDevice()) {
       shapes.arguments.emplace_back(c10::Device(c10::kMeta));
     } else if (argument.isGenerator()) {
       shapes.arguments.emplace_back();
     } else {
-      shapes.arguments.push_back(map_tensors(argument, to_meta));
+      shapes.arguments.push_back(
+          map_tensors(argument, [dense](const at::Tensor& tensor) {
+            const at::Tensor meta = to_meta(tensor);
+            return dense ? meta.contiguous() : meta;
+          }));
     }
   }
   shapes.results = shapes.arguments;
