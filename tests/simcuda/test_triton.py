@@ -201,8 +201,8 @@ x, y = (on_device(2048, 2048, dtype=torch.bfloat16) for _ in range(2))
 multiply = torch.compile(torch.mm)
 multiply(x, y)
 names, (found,) = takes(lambda: multiply(x, y))
-takes = 2 * 2048**3 / card["rates"]["bf16"] / card["compute_efficiency"]
-assert names[0].startswith("triton::triton_") and abs(found / bandwidth - takes) < 1e-9, found
+seconds = 2 * 2048**3 / card["rates"]["bf16"] / card["compute_efficiency"]
+assert names[0].startswith("triton::triton_") and abs(found / bandwidth - seconds) < 1e-9, found
 """,
         arguments=(str(tmp_path),),
     )
