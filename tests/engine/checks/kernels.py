@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from harness import assert_same, lms, numbers, run_tests
 from torch._inductor.runtime import triton_heuristics
+from torch.nn import functional
 from torch.testing._internal.common_utils import TestCase
 
 
@@ -38,6 +39,11 @@ def compiled(function: Callable[..., Any], *arguments: torch.Tensor) -> Callable
     result = torch.compile(function)
     result(*(argument.clone() for argument in arguments))
     return result
+
+
+def schemas() -> list[Any]:
+    names = [one for one in torch._C._dispatch_get_all_op_names() if ".lms" in one]
+    return [torch._C._get_schema(*name.split(".")) for name in names]
 
 
 def operators(name: str) -> list[str]:
@@ -121,6 +127,31 @@ class TestKernels(TestCase):
         assert lms.stats()["pinned_bytes.all.current"] == 0
         for n, parameter in enumerate(parameters):
             assert parameter.eq(n).all()
+
+    def test_a_kernel_on_many_tensors(self) -> None:
+        def step(*tensors: torch.Tensor) -> None:
+            torch._foreach_add_(tensors[:40], tensors[40:])
+
+        tensors = [torch.full((64,), float(n), device="cuda") for n in range(80)]
+        compiled(step, *tensors)(*tensors)
+        assert [tensor[5].item() for tensor in tensors[:40]] == [2 * n + 40 for n in range(40)]
+
+    def test_what_it_has_made_itself_in_the_same_memory(self) -> None:
+        def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            sum_ = x * weight + bias + functional.dropout(y, 0.1)
+            return functional.layer_norm(sum_, (64,), weight, bias).sin()
+
+        weight, bias = (data(64).cuda().requires_grad_() for _ in range(2))
+        x, y = (data(32, 64).cuda().requires_grad_() for _ in range(2))
+        run = torch.compile(function)
+        gradients = []
+        for chaos in (False, False, True):
+            torch.ops.lms.set_chaos(chaos)
+            torch.manual_seed(0)
+            gradients.append(torch.autograd.grad(run(x, y).square().sum(), (x, y, weight, bias)))
+        assert "out_ptr_in_out_ptr0" in "".join(map(str, schemas())), "no kernel is of that kind"
+        for result, expected in zip(*gradients[1:]):
+            assert_same(result, expected)
 
     def test_sums_in_any_order(self) -> None:
         """Atomic additions give other bits each time, so it is no operator."""

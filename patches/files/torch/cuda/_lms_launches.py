@@ -28,6 +28,7 @@ _READ = "in_ptr"
 _BOTH = "in_out_ptr"  # they read, and write to
 
 _ALL = -1  # every bit: all arguments are written
+_KNOWN = 63  # arguments that bits can say it of; those beyond count as written
 
 
 class _Here(threading.local):
@@ -100,7 +101,7 @@ def _written_by(kernel: Any, args: tuple[Any, ...]) -> int:
     position = 0
     for name, arg in zip(kernel.fn.arg_names, args):
         if _tensors_in((arg,)):
-            if _is_read(kernel, name):
+            if position < _KNOWN and _is_read(kernel, name):
                 written &= ~(1 << position)
             position += 1
     return written
