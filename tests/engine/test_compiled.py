@@ -23,7 +23,12 @@ def programs(device: Device) -> Iterator[Programs]:
 
 @pytest.mark.parametrize(
     ("model", "optimizer", "ratio"),
-    [("short_gpt", "adamw_foreach", 3.0), ("small_images", "sgd", 3.0)],
+    [
+        ("short_gpt", "adamw_foreach", 3.0),
+        ("short_llama", "adamw_foreach", 3.0),
+        ("small_vit", "adamw_fused", 3.0),
+        ("small_images", "sgd", 3.0),
+    ],
 )
 def test_training(programs: Programs, model: str, optimizer: str, ratio: float) -> None:
     """The same bits, and nothing is held on the device."""
