@@ -148,20 +148,25 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 def _remember_sources(compiler: ModuleType) -> None:
-    init, make_ir = compiler.CompiledKernel.__init__, compiler.ASTSource.make_ir
+    init = compiler.CompiledKernel.__init__
 
     @functools.wraps(init)
     def remember(self: Any, src: Any, *args: Any, **kwargs: Any) -> None:
         init(self, src, *args, **kwargs)
         _sources[self.kernel] = src, "tt.dot" in self.asm.get("ttir", "")
 
-    @functools.wraps(make_ir)
-    def make_alone(*args: Any, **kwargs: Any) -> Any:
-        with _language:
-            return make_ir(*args, **kwargs)
-
     compiler.CompiledKernel.__init__ = remember
-    compiler.ASTSource.make_ir = make_alone
+    for name in ("hash", "make_ir"):  # both look at the language
+        setattr(compiler.ASTSource, name, _alone(getattr(compiler.ASTSource, name)))
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with _language:
+            return function(*args, **kwargs)
+
+    return alone
 
 
 def _configure(config: Any) -> None:

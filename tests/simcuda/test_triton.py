@@ -68,6 +68,24 @@ def test_a_launch_waits_its_turn(simulate):
     )
 
 
+def test_a_wait_with_pythons_lock(simulate):
+    """PyTorch calls operators with it from its Python dispatcher, and kernels need it to run."""
+    simulate(
+        """
+        import torch
+        from torch._dispatch.python import enable_python_dispatcher
+        from triton_kernels_of_tests import add_scaled
+        x, out = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)
+        add_scaled[(4,)](x, x, out, 1.0, 1000, block=256)
+        with enable_python_dispatcher():
+            assert out[0].item() == 2
+        """,
+        kernels="async",
+    )
+
+
 def test_tuning_computes_nothing_and_is_repeatable(simulate):
     simulate(
         """

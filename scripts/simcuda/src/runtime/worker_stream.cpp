@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "calls.h"
+#include "python_lock.h"
 #include "unchecked.h"
 
 namespace simcuda {
@@ -19,7 +20,7 @@ void WorkerStream::push(Task task) {
   if (queue_.size() >= kDepth) {
     demand_ = std::max(demand_, last_);
     wake_worker_.notify_one();
-    wake_waiters_.wait(lock, [this] { return queue_.size() < kDepth; });
+    wait_until(lock, [this] { return queue_.size() < kDepth; });
   }
   queue_.push_back(std::move(task));
   ++last_;
@@ -101,7 +102,19 @@ void WorkerStream::wait(uint64_t number) {
   }
   demand(number);
   std::unique_lock<std::mutex> lock(mutex_);
-  wake_waiters_.wait(lock, [&] { return reached(number); });
+  wait_until(lock, [&] { return reached(number); });
+}
+
+void WorkerStream::wait_until(std::unique_lock<std::mutex>& lock,
+                              const std::function<bool()>& holds) {
+  while (!holds()) {
+    {
+      const PythonReleased python;
+      wake_waiters_.wait(lock, holds);
+      lock.unlock();  // who has Python's lock may wait for this one
+    }
+    lock.lock();
+  }
 }
 
 void WorkerStream::demand(uint64_t number) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 
 #include "stream.h"
@@ -32,6 +33,8 @@ class WorkerStream : public Stream {
   void work();
   bool may_run() const;
   bool has_ended() const;
+  void wait_until(std::unique_lock<std::mutex>& lock,
+                  const std::function<bool()>& holds);
 
   // A launch blocks when this many tasks are queued, as on a card.
   static constexpr size_t kDepth = 1024;
