@@ -78,7 +78,7 @@ class TritonKernel final : public c10::OperatorKernel {
     const auto x = static_cast<unsigned>(arguments[0].toInt());
     const auto y = static_cast<unsigned>(arguments[1].toInt());
     const auto z = static_cast<unsigned>(arguments[2].toInt());
-    const cudaStream_t stream = arguments[3].isNone()
+    cudaStream_t stream = arguments[3].isNone()
         ? c10::cuda::getCurrentCUDAStream().stream()
         : reinterpret_cast<cudaStream_t>(arguments[3].toInt());
     if (x > 0 && y > 0 && z > 0) {
@@ -106,7 +106,7 @@ class TritonKernel final : public c10::OperatorKernel {
   }
 
  private:
-  const CUfunction function_;
+  CUfunction function_;
   const unsigned threads_; // of a block
   const unsigned shared_; // bytes
   const std::string types_;
