@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import checked
 import pytest
 from simcuda import cards
+
+
+from support import torchrun
 from support.device import Device
 from support.programs import Programs, programs_on
 from support.triton import needs_headers
@@ -35,6 +38,12 @@ def test_training(programs: Programs, model: str, optimizer: str, ratio: float) 
     run = {"model": model, "optimizer": optimizer, "option": "compiled", "steps": 2}
     runs = programs.compare("train", ratio, run)
     assert runs["off"].result["held"] == 0  # so it is in the other modes
+
+
+@pytest.mark.compatibility("Several GPUs", "`fully_shard` of compiled blocks, Inductor", "works")
+def test_sharded_weights(device: Device) -> None:
+    scenario = "compiled_sharded_weights"
+    torchrun.check(torchrun.run(device, "nccl", scenario), scenario)
 
 
 @pytest.mark.parametrize("kernels", ["inline", "async"])
