@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import checked
 import pytest
 from simcuda import cards
-
-
 from support import torchrun
 from support.device import Device
 from support.programs import Programs, programs_on
