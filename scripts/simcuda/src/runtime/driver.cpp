@@ -101,4 +101,17 @@ SIMCUDA_API CUresult cuCtxGetCurrent(CUcontext* context) {
 SIMCUDA_API CUresult cuCtxSetCurrent(CUcontext) {
   return CUDA_SUCCESS;
 }
+
+SIMCUDA_API CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = current_device();
+  return CUDA_SUCCESS;
+}
+
+SIMCUDA_API CUresult cuStreamIsCapturing(CUstream stream,
+                                         CUstreamCaptureStatus* status) {
+  *status = simcudaIsCapturing(stream, current_device()) != 0
+                ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
 }
