@@ -361,7 +361,13 @@ def _all_ones(_builder: Any, type_: Any) -> Any:
 
 
 # Where PyTorch has another name for what libdevice computes.
-_NAMES = {"rint": "round", "nearbyint": "round", "fast_expf": "exp", "fast_logf": "log"}
+_NAMES = {
+    "rint": "round",
+    "nearbyint": "round",
+    "fast_expf": "exp",
+    "fast_logf": "log",
+    "mul_rn": "mul",
+}
 
 
 def _mathematics(name: str) -> Callable[..., Any]:
