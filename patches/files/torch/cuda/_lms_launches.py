@@ -117,9 +117,6 @@ _PLAIN = ("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION")
 # In the source of one that is not the same each time, or does something else.
 _NOT_PLAIN = ("atomic", "grid_barrier", "print")
 
-# Of a static launcher that does more than to launch (PyTorch 2.15).
-_MORE = ("global_scratch_size", "profile_scratch_size", "_has_tensordesc")
-
 _numbers = itertools.count()
 _loaded: list[Any] = []  # static launchers, which may unload their kernels when they die
 
@@ -133,7 +130,7 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
         types is None
         or source is None
         or static.function is None
-        or any(getattr(static, name, None) for name in _MORE)
+        or hasattr(kernel, "_cached_launcher")  # PyTorch 2.15 has a shorter way of its own
         or getattr(kernel, "custom_kernel", True)
         or kernel.heuristic_type.name not in _PLAIN
         or any(word in source for word in _NOT_PLAIN)
@@ -169,8 +166,6 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
     operator = getattr(getattr(torch.ops.triton, static.name), overload)
     launcher.__globals__["runner"] = operator._op
     launcher._lms_is_operator = True
-    if hasattr(kernel, "_cached_launcher"):  # PyTorch 2.15: a shorter way for all launches to come
-        kernel._cached_launcher = launcher
     _loaded.append(static)
 
 
