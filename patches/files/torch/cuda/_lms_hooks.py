@@ -373,6 +373,9 @@ def install() -> None:
             _hook(torch.UntypedStorage, name, _release_hook)
     _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(torch._C, "_is_cow_tensor", _pin_hook)
+    guards = torch._C._dynamo.guards
+    if hasattr(guards, "copy_if_misaligned"):  # since 2.15, of what compiled functions are given
+        _hook(guards, "copy_if_misaligned", _pin_hook)
     for name in _NCCL_CALLS:
         _hook(torch._C, name, _nccl_hook)
     for name in ("capture_begin", "replay", "register_generator_state"):
