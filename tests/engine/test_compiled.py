@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import checked
 import pytest
@@ -59,6 +60,15 @@ def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
         "held": 4 << 20,
         "address": True,
     }
+
+
+@pytest.mark.skipif(
+    version("torch").startswith(("2.6.", "2.15.")),
+    reason="its Inductor does not launch by the static launcher alone, so no kernel can run again",
+)
+def test_kernels_that_run_again(device: Device, subtests: pytest.Subtests) -> None:
+    results = checked.run(device, "kernels", capacity="256M")
+    checked.expect_passed(results, subtests)
 
 
 @pytest.mark.parametrize("first", ["lms", "inductor"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import checked
 import pytest
@@ -66,6 +67,30 @@ def test_log_of_a_program_that_is_short_of_memory(device: Device) -> None:
     assert short.startswith("cuda:0: memory is short. LMS keeps to its limit of 48.0 MiB: ")
     assert steps == ["step 0", "step 1", "step 2"]  # it is told when it happens, and once
     assert last.startswith("cuda:0: in ") and "LMS paged in" in last and "0.0 MiB at" not in last
+
+
+def test_log_of_who_takes_addresses(device: Device, tmp_path: Path) -> None:
+    """Once for each line; not for who only compares them."""
+    program = tmp_path / "taking.py"
+    program.write_text("""\
+import logging, sys
+sys.stderr = sys.stdout
+import torch
+logging.getLogger("torch.cuda.lms").setLevel(logging.INFO)
+torch.cuda.set_enabled_lms(True)
+for x in torch.ones(2, 1 << 20, device="cuda").unbind():
+    x = x.clone()
+    assert x.untyped_storage().data_ptr()
+    launch = x.data_ptr()
+capsule = torch.utils.dlpack.to_dlpack(torch.ones(5, device="cuda"))
+""")
+    done = device.run(program, capacity="512M")
+    assert done.status == 0, done.stderr
+    told = [line.split("call: ")[-1] for line in done.stdout.splitlines() if "address" in line]
+    assert told == [
+        f"{program}:9: launch = x.data_ptr()",
+        f'{program}:10: capsule = torch.utils.dlpack.to_dlpack(torch.ones(5, device="cuda"))',
+    ]
 
 
 @pytest.mark.parametrize(

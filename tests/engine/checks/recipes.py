@@ -8,6 +8,7 @@ next time that it leaves.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -102,6 +103,34 @@ class TestRecipes(TestCase):
         y = torch.square(data().cuda())
         y.mul_(2)
         assert_same(y, torch.square(data()) * 2)
+
+    def test_results_in_what_the_caller_gives(self) -> None:
+        x, weight = data(64, 256).cuda(), data(256, 128).cuda()
+        out = torch.full((64, 128), 7.0, device="cuda")
+        with making(1):
+            torch.mm(x, weight, out=out)  # what was there is of no use
+            assert_same(out, data(64, 256) @ data(256, 128))
+        with making(1):
+            torch.mul(out, out, out=out)  # makes what it reads; can be made itself then
+            assert_same(out, (data(64, 256) @ data(256, 128)) ** 2)
+
+    def test_results_in_parts_of_what_the_caller_gives(self) -> None:
+        x = data(64, 64).cuda()
+        out = torch.full((2, 64, 64), 7.0, device="cuda")
+        with making(0):
+            torch.mm(x, x, out=out[0])
+            assert_same(out[0], data(64, 64) @ data(64, 64))
+            assert_same(out[1], torch.full((64, 64), 7.0))
+
+    def test_results_of_another_shape_than_the_caller_gives(self) -> None:
+        x = data(64, 64).cuda()
+        out = torch.full((64 * 64 + 512,), 7.0, device="cuda")
+        with warnings.catch_warnings(), making(0):
+            warnings.simplefilter("ignore")
+            torch.mm(x, x, out=out)
+            assert_same(out, data(64, 64) @ data(64, 64))
+            rest = out.as_strided((512,), (1,), 64 * 64)
+            assert_same(rest, torch.full((512,), 7.0))
 
     def test_a_source_dies(self) -> None:
         x = data().cuda()

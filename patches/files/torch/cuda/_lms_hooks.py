@@ -103,6 +103,12 @@ def _hook(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> N
     _undo.append(undo)
 
 
+def _hold(storage: torch.UntypedStorage) -> None:
+    """The address is known outside from here on."""
+    torch.ops.lms.hold(storage)
+    _lms_log.tell_of_address(storage)
+
+
 def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
     def data_ptr(self: Any) -> int:
         for pinned in _lms_launches.here.tensors:
@@ -117,7 +123,7 @@ def _address_hook(original: Callable[[Any], int]) -> Callable[[Any], int]:
                 if isinstance(self, torch.Tensor):
                     offset = self.storage_offset() * self.element_size()
                 return address + offset if address else original(self)
-            torch.ops.lms.hold(storage)
+            _hold(storage)
         return original(self)
 
     return data_ptr
@@ -129,7 +135,7 @@ def _escape_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def escape(self: Any, *args: Any, **kwargs: Any) -> Any:
         storage = storage_of(self)
         if storage is not None:
-            torch.ops.lms.hold(storage)
+            _hold(storage)
         return original(self, *args, **kwargs)
 
     return escape
@@ -158,7 +164,7 @@ def _nccl_hook(original: Callable[..., Any]) -> Callable[..., Any]:
         storages = _storages_of(items)
         if any(isinstance(item, torch.cuda.Stream) for item in items):
             for storage in storages:
-                torch.ops.lms.hold(storage)
+                _hold(storage)
         with torch.cuda.lms.pin(*storages):
             return original(*args)
 
@@ -367,6 +373,9 @@ def install() -> None:
             _hook(torch.UntypedStorage, name, _release_hook)
     _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(torch._C, "_is_cow_tensor", _pin_hook)
+    guards = torch._C._dynamo.guards
+    if hasattr(guards, "copy_if_misaligned"):  # since 2.15, of what compiled functions are given
+        _hook(guards, "copy_if_misaligned", _pin_hook)
     for name in _NCCL_CALLS:
         _hook(torch._C, name, _nccl_hook)
     for name in ("capture_begin", "replay", "register_generator_state"):

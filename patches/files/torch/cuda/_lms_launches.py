@@ -1,14 +1,19 @@
 """Launches of kernels that Triton compiles, in place while Large Model Support is on.
 
 Inductor and users launch them by the addresses of tensors, which no operator shows. Each launch
-becomes an operator to the engine (Note [Launches] in LMSOperatorLaunch.h): its tensors are paged in
-and pinned until it is queued.
+becomes an operator to the engine. Any launch does by being told of when it begins and ends (Note
+[Launches] in LMSOperatorLaunch.h): its tensors are paged in and pinned until it is queued. What is
+known of Inductor's kernels makes most of them operators of the dispatcher, launched by the engine
+(Note [Kernels as operators] in LMSOperatorKernel.h): that takes less time, and such a kernel can
+run again.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import itertools
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -20,8 +25,10 @@ import torch
 
 # Inductor's names of arguments that its kernels only read, unless it says otherwise.
 _READ = "in_ptr"
+_BOTH = "in_out_ptr"  # they read, and write to
 
 _ALL = -1  # every bit: all arguments are written
+_KNOWN = 63  # arguments that bits can say it of; those beyond count as written
 
 
 class _Here(threading.local):
@@ -70,25 +77,116 @@ def _launch_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _tuner_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For `run` of Inductor's, which tunes first and has one launcher then."""
+    launch = _launch_hook(original)
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launchers = self.launchers
+        if len(launchers) == 1 and hasattr(launchers[0], "_lms_is_operator"):
+            return original(self, *args, **kwargs)
+        result = launch(self, *args, **kwargs)
+        if len(self.launchers) == 1:
+            _make_operator(self, self.launchers[0])
+        return result
+
+    return run
+
+
 def _written_by(kernel: Any, args: tuple[Any, ...]) -> int:
     """A bit for each tensor that the kernel may write to: all but what Inductor says it reads."""
-    mutated = getattr(kernel, "mutated_arg_names", None)
-    if mutated is None or getattr(kernel, "custom_kernel", True):
+    if getattr(kernel, "mutated_arg_names", None) is None or getattr(kernel, "custom_kernel", True):
         return _ALL  # a user's
     written = _ALL
     position = 0
     for name, arg in zip(kernel.fn.arg_names, args):
         if _tensors_in((arg,)):
-            if name.startswith(_READ) and name not in mutated:
+            if position < _KNOWN and _is_read(kernel, name):
                 written &= ~(1 << position)
             position += 1
     return written
 
 
-# Whose `run` launches, by module.
+def _is_read(kernel: Any, argument: str) -> bool:
+    return argument.startswith(_READ) and argument not in kernel.mutated_arg_names
+
+
+# What Inductor makes kernels by that have no effects but what they write.
+_PLAIN = ("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION")
+
+# In the source of one that is not the same each time, or does something else.
+_NOT_PLAIN = ("atomic", "grid_barrier", "print")
+
+_numbers = itertools.count()
+_loaded: list[Any] = []  # static launchers, which may unload their kernels when they die
+
+
+def _make_operator(kernel: Any, launcher: Any) -> None:
+    """Lets the engine launch what PyTorch's static launcher does, where it knows all it needs."""
+    static = getattr(launcher.__globals__.get("runner"), "__self__", None)
+    types = getattr(static, "arg_tys", None)
+    source = getattr(kernel.fn, "src", None)
+    if (
+        types is None
+        or source is None
+        or static.function is None
+        or hasattr(kernel, "_cached_launcher")  # PyTorch 2.15 has a shorter way of its own
+        or getattr(kernel, "custom_kernel", True)
+        or kernel.heuristic_type.name not in _PLAIN
+        or any(word in source for word in _NOT_PLAIN)
+    ):
+        return
+    names = [
+        name for number, name in enumerate(static.arg_names) if number not in static.full_constexprs
+    ]
+    if len(names) != len(types):
+        return
+    arguments, letters = [], ""
+    for name, letter in zip(names, types):
+        if letter != "O":
+            arguments.append(f"{'float' if letter in 'fd' else 'int'} {name}")
+        elif _is_read(kernel, name):
+            arguments.append(f"Tensor {name}")
+        else:
+            arguments.append(f"Tensor(w{len(arguments)}!) {_written_name(kernel, name)}")
+            letter = "W"
+        letters += letter
+    scratch = "".join(
+        "O" for kind in ("global", "profile") if getattr(static, f"has_{kind}_scratch", False)
+    )
+    overload = f"lms{next(_numbers)}"
+    torch.ops.lms.define_kernel(
+        f"triton::{static.name}.{overload}(int grid_x, int grid_y, int grid_z, int? stream, "
+        f"{', '.join(arguments)}) -> ()",
+        static.function,
+        static.num_warps,
+        static.shared,
+        letters + scratch,
+    )
+    operator = getattr(getattr(torch.ops.triton, static.name), overload)
+    launcher.__globals__["runner"] = operator._op
+    launcher._lms_is_operator = True
+    _loaded.append(static)
+
+
+def _written_name(kernel: Any, argument: str) -> str:
+    """What is called `out_ptr` had no bytes that anybody needs.
+
+    Inductor says of the others that they are mutated. But what a kernel stores to and never loads
+    from, under a name for both, it has made itself in the same memory before.
+    """
+    if argument not in kernel.mutated_arg_names:
+        return argument
+    uses = len(re.findall(rf"\b{argument}\b", kernel.fn.src)) - 1  # without its declaration
+    if argument.startswith(_BOTH) and uses == kernel.fn.src.count(f"tl.store({argument} "):
+        return f"out_ptr_{argument}"
+    return f"kept_{argument}"
+
+
+# Whose `run` launches, by module, and the hook on it.
 _LAUNCHERS = {
-    "torch._inductor.runtime.triton_heuristics": "CachingAutotuner",
-    "triton.runtime.jit": "JITFunction",
+    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", _tuner_hook),
+    "triton.runtime.jit": ("JITFunction", _launch_hook),
 }
 
 
@@ -120,9 +218,10 @@ _undo: list[Callable[[], None]] = []
 
 
 def _hook(module: ModuleType) -> None:
-    owner = getattr(module, _LAUNCHERS[module.__name__])
+    name, make = _LAUNCHERS[module.__name__]
+    owner = getattr(module, name)
     original = owner.run
-    owner.run = wraps(original)(_launch_hook(original))
+    owner.run = wraps(original)(make(original))
     _undo.append(lambda: setattr(owner, "run", original))
 
 

@@ -1,14 +1,18 @@
-"""What Large Model Support tells the log at INFO: memory ran short; at the end, what it did.
+"""What Large Model Support tells the log at INFO.
 
-Nothing calls back from the engine. The statistics are looked at when a backward pass begins, at
-most once a second, and only while somebody listens.
+That memory ran short; who took an address, which keeps a storage on the device; at the end, what
+LMS did. Nothing calls back from the engine. The statistics are looked at when a backward pass
+begins, at most once a second, and only while somebody listens.
 """
 
 from __future__ import annotations
 
 import atexit
+import linecache
 import logging
+import sys
 import time
+from types import FrameType
 
 import torch
 
@@ -17,6 +21,9 @@ from ._lms_library import engine
 logger = logging.getLogger("torch.cuda.lms")
 
 SECONDS_BETWEEN_LOOKS = 1.0
+
+# Modules that ask for addresses on behalf of who has called them.
+_OWN = ("torch.cuda._lms", "torch._tensor", "torch.storage", "torch.utils.dlpack")
 
 # Allocations that were served by paging out.
 _SHORTAGE = tuple(
@@ -63,6 +70,23 @@ class _Report:
                 device,
             )
 
+    def tell_of_address(self, storage: torch.UntypedStorage, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+            frame = frame.f_back
+        if frame is None:
+            return
+        path, line = frame.f_code.co_filename, frame.f_lineno
+        if self.is_new(f"address {path}:{line}", storage.device.index):
+            logger.info(
+                "cuda:%d: LMS keeps a storage of %s on the device for the rest of its life, since "
+                "its address was asked for, which may outlive the call: %s:%d: %s",
+                storage.device.index,
+                _size(storage.nbytes()),
+                path,
+                line,
+                linecache.getline(path, line).strip(),
+            )
+
     def is_new(self, event: str, device: int) -> bool:
         is_new = (event, device) not in self.told
         self.told.add((event, device))
@@ -93,6 +117,12 @@ def look() -> None:
     """Tell what is new, if it is time to look."""
     if _report is not None and not _report.is_silent():
         _report.look()
+
+
+def tell_of_address(storage: torch.UntypedStorage) -> None:
+    """A storage is held, for whoever has called; told once for each line of a program."""
+    if _report is not None and not _report.is_silent():
+        _report.tell_of_address(storage, sys._getframe(1))
 
 
 def _account(stats: dict[str, int], seconds: float) -> str:

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSOperatorBackward.h>
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
+#include <ATen/cuda/detail/LMSOperatorKernel.h>
 #include <ATen/cuda/detail/LMSOperatorLaunch.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSDeviceReport.h>
@@ -455,6 +456,11 @@ TORCH_LIBRARY(lms, m) {
          const std::vector<at::Tensor>& arguments,
          int64_t written) { begin_launch(name, arguments, written); });
   m.def("end_launch(bool failed) -> ()", end_launch);
+  // See Note [Kernels as operators].
+  m.def(
+      "define_kernel(str schema, int function, int warps, int shared, "
+      "str types) -> ()",
+      define_kernel);
   // See Note [Collectives].
   m.def("begin_group() -> ()", begin_group);
   m.def("end_group(Any work) -> ()", end_group);

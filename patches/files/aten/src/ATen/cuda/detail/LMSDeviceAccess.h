@@ -21,6 +21,7 @@ using Accesses = c10::SmallVector<Access, 8>;
 struct Pin {
   ManagedStorage* record;
   bool writes;
+  bool is_new = false; // no operator has used it before
 };
 using Pins = c10::SmallVector<Pin, 8>; // in the order of pinning
 using PinsByDevice = c10::SmallVector<std::pair<Device*, Pins>, 1>;

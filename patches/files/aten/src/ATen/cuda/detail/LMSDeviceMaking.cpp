@@ -30,20 +30,6 @@ const Recipe& recipe_of(const Value& value) {
   return static_cast<const Recipe&>(*value.recipe);
 }
 
-// A tensor that has the bytes of an argument, in the storage of its value.
-at::Tensor tensor_on(
-    const c10::Storage& storage,
-    const Recipe::Argument& argument) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage),
-      c10::DispatchKeySet(c10::DispatchKey::CUDA),
-      argument.type);
-  tensor.unsafeGetTensorImpl()->set_storage_offset(argument.offset);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      argument.sizes, argument.strides);
-  return tensor;
-}
-
 } // namespace
 
 void Recipes::prepare(const Accesses& accesses) {

@@ -69,12 +69,13 @@ Pins Device::try_pin(
       }
       for (const auto& [storage, writes] : accesses) {
         disarm_if_stale(storage);
+        const bool is_new = !managed(storage);
         ManagedStorage* record =
             adopt_new ? adopt(storage, stream) : managed(storage);
         if (!record) {
           continue;
         }
-        pins.push_back({record, writes});
+        pins.push_back({record, writes, is_new});
         pager_.pin(record);
         if (is_in_capture) {
           continue;
@@ -126,16 +127,16 @@ void Device::note_writes(const Pins& pins, bool is_inside) {
   if (C10_LIKELY(!recipes_.are_any())) {
     return;
   }
-  for (const auto& [record, writes] : pins) {
-    if (!writes) {
+  for (const Pin& pin : pins) {
+    if (!pin.writes) {
       continue;
     }
-    const auto is_noted = [&, page = record] {
+    const auto is_noted = [&] {
       const Lock lock(mutex());
-      return recipes_.note_write(*page, is_inside);
+      return recipes_.note_write(*pin.record, is_inside);
     };
     while (!is_noted()) {
-      recipes_.make_dependents(record);
+      recipes_.make_dependents(pin.record);
     }
   }
 }
@@ -179,11 +180,15 @@ void Device::finish_operator(
     operator_.name = launched.name;
     operator_.uses.clear();
     operator_.ns = 0;
-    for (const auto& [record, writes] : pins) {
-      if (!record->dead) {
-        const uint32_t gain = writes ? 0 : recipes_.gain(*record);
-        operator_.uses.push_back({record, writes, static_cast<uint8_t>(gain)});
+    for (const Pin& pin : pins) {
+      if (!pin.record->dead) {
+        const uint32_t gain = pin.writes ? 0 : recipes_.gain(*pin.record);
+        operator_.uses.push_back(
+            {pin.record, pin.writes, static_cast<uint8_t>(gain)});
       }
+    }
+    if (launched.recipe) {
+      recipes_.end_written(launched.recipe, launched.results);
     }
     give_back(pins, sequel.freed);
     operator_.unmanaged =

@@ -30,9 +30,27 @@ bool Recipes::are_wanted() const {
 
 // --- operators ---
 
+void Recipes::end_written(
+    const std::shared_ptr<Recipe>& recipe,
+    c10::ArrayRef<c10::IValue> results) {
+  for (size_t i = 0; i < recipe->written().size(); ++i) {
+    const auto& [record, before, tensor, bytes] = recipe->written()[i];
+    // "out=" is given another shape if it had the wrong one.
+    const bool is_as_given = results.size() <= i || !results[i].isTensor() ||
+        results[i].toTensor().sizes() == c10::IntArrayRef(tensor.sizes);
+    // Nor has anybody written to it meanwhile.
+    if (is_as_given && !record->value && record->overwritten == before) {
+      note_made(*record, recipe, i);
+    }
+  }
+}
+
 void Recipes::end(
     const std::shared_ptr<Recipe>& recipe,
     c10::ArrayRef<c10::IValue> results) {
+  if (!recipe->written().empty()) {
+    return;
+  }
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].isTensor() || !results[i].toTensor().defined() ||
         !results[i].toTensor().has_storage()) {
@@ -42,7 +60,7 @@ void Recipes::end(
         managed(results[i].toTensor().storage().unsafeGetStorageImpl());
     // One that an argument has, too, has a value, unless it was written to.
     if (record && !record->value && record->is_watched &&
-        &record->device == &device_ && recipe->has_made(*record)) {
+        &record->device == &device_) {
       note_made(*record, recipe, i);
     }
   }

@@ -26,7 +26,12 @@ class Recipes final : public Values {
 
   // --- operators, see Recipe::begin ---
 
-  // The operator is launched, its results are managed. With the mutex.
+  // The operator is launched; what it has written to is still pinned. With the
+  // mutex.
+  void end_written(
+      const std::shared_ptr<Recipe>& recipe,
+      c10::ArrayRef<c10::IValue> results);
+  // Its results are managed. With the mutex.
   void end(
       const std::shared_ptr<Recipe>& recipe,
       c10::ArrayRef<c10::IValue> results);

@@ -109,7 +109,8 @@ std::string describe_memory(Device& device) {
   if (!failure.empty() && reclaimable > 0) {
     out << " The last page-out failed: " << failure << ".";
   }
-  out << " One operator's tensors must fit in the limit together. Use a "
+  out << " One operator's tensors must fit in the limit together, and so must "
+         "one compiled kernel's: leave an optimizer's step uncompiled. Use a "
          "smaller batch or split the operator, raise the limit with "
          "torch.cuda.set_limit_lms, give LMS more host memory with "
          "torch.cuda.lms.set_host_limit, or drop tensors whose data_ptr() "

@@ -1,111 +1,21 @@
 #include <ATen/cuda/detail/LMSOperatorRecipe.h>
 
-#include <ATen/core/enum_tag.h>
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperatorKernel.h>
+#include <ATen/cuda/detail/LMSOperatorRepeatable.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/hash.h>
 
 #include <algorithm>
-#include <string_view>
-#include <unordered_set>
 #include <utility>
 
 namespace at::cuda::lms {
 namespace {
-
-// Besides those that upstream tags as pointwise. tests/engine/test_recipes.py
-// runs each of them again on many samples.
-const std::unordered_set<std::string_view>& repeatable() {
-  // One in place goes by the name without the last underscore.
-  static const std::unordered_set<std::string_view> names{
-      "aten::_adaptive_avg_pool2d",
-      "aten::_adaptive_avg_pool3d",
-      "aten::_fused_rms_norm",
-      "aten::_log_softmax",
-      "aten::_prelu_kernel",
-      "aten::_scaled_dot_product_cudnn_attention",
-      "aten::_scaled_dot_product_efficient_attention",
-      "aten::_scaled_dot_product_flash_attention",
-      "aten::_softmax",
-      "aten::_to_copy",
-      "aten::addbmm",
-      "aten::addmm",
-      "aten::addmv",
-      "aten::avg_pool2d",
-      "aten::avg_pool3d",
-      "aten::baddbmm",
-      "aten::bmm",
-      "aten::cat",
-      "aten::constant_pad_nd",
-      "aten::copy",
-      "aten::cudnn_batch_norm",
-      "aten::elu",
-      "aten::embedding",
-      "aten::gather",
-      "aten::glu",
-      "aten::hardswish",
-      "aten::hardtanh",
-      "aten::index_select",
-      "aten::leaky_relu",
-      "aten::masked_fill",
-      "aten::max_pool2d_with_indices",
-      "aten::max_pool3d_with_indices",
-      "aten::mm",
-      "aten::mv",
-      "aten::native_batch_norm",
-      "aten::native_dropout",
-      "aten::native_group_norm",
-      "aten::native_layer_norm",
-      "aten::repeat",
-      "aten::roll",
-      "aten::upsample_bilinear2d",
-      "aten::upsample_nearest2d",
-      "aten::upsample_nearest3d",
-  };
-  return names;
-}
-
-// cuDNN chooses its algorithm, and some give other bits each time.
-bool is_deterministic(
-    const c10::FunctionSchema& schema,
-    c10::ArrayRef<c10::IValue> arguments) {
-  const auto index = schema.argumentIndexWithName("transposed");
-  const auto& transposed = arguments[static_cast<size_t>(index.value_or(0))];
-  const at::Context& context = at::globalContext();
-  return index && transposed.isBool() && !transposed.toBool() &&
-      (context.deterministicCuDNN() || context.deterministicAlgorithms());
-}
-
-// What looks for the largest adds up in any order. So does the gradient of a
-// plain embedding, though PyTorch does not say so: with 20,000 indices of 100
-// rows its bits differed from run to run on an H200, and the sums' and means'
-// never did.
-bool is_sum_or_mean(
-    const c10::FunctionSchema& schema,
-    c10::ArrayRef<c10::IValue> arguments) {
-  constexpr int64_t kMax = 2;
-  const auto index = schema.argumentIndexWithName("mode");
-  return index && arguments[static_cast<size_t>(*index)].toInt() != kMax;
-}
-
-// Writes to its first argument, and to nothing else.
-bool is_in_place(const c10::FunctionSchema& schema) {
-  if (schema.name().back() != '_') {
-    return false;
-  }
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const auto* alias = schema.arguments()[i].alias_info();
-    if ((alias && alias->isWrite()) != (i == 0)) {
-      return false;
-    }
-  }
-  return schema.arguments()[0].type()->kind() == c10::TypeKind::TensorType &&
-      schema.returns().size() == 1;
-}
 
 constexpr int kDrawAttempts = 64;
 
@@ -120,29 +30,49 @@ bool is_empty(const at::Tensor& tensor) {
   return tensor.is_cuda() && is_plain(tensor) && tensor.storage().nbytes() == 0;
 }
 
-} // namespace
-
-bool is_repeatable(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments) {
-  const auto& schema = op.schema();
-  std::string_view name = schema.name();
-  if (schema.is_mutable()) {
-    if (!is_in_place(schema)) {
-      return false;
-    }
-    name.remove_suffix(1);
-  }
-  if (name == "aten::convolution") {
-    return is_deterministic(schema, arguments);
-  }
-  if (name == "aten::_embedding_bag_backward") {
-    return is_sum_or_mean(schema, arguments);
-  }
-  return repeatable().count(name) > 0 ||
-      (op.hasTag(at::Tag::pointwise) && !is_random(op) &&
-       starts_with(name, "aten::"));
+// Who writes to all of the tensor leaves nothing of what the storage had.
+bool is_whole(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() &&
+      tensor.nbytes() == tensor.storage().nbytes();
 }
+
+// Where an operator is queued, not what it computes. `int? stream` of kernels,
+// see Note [Kernels as operators].
+bool is_stream(const c10::Argument& argument) {
+  return argument.name() == "stream";
+}
+
+// What an operator does with an argument. Of a kernel's `out_ptr` see Note
+// [Kernels as operators].
+Role role_of(const c10::OperatorHandle& op, const c10::Argument& argument) {
+  if (!argument.alias_info() || !argument.alias_info()->isWrite()) {
+    return Role::kRead;
+  }
+  const bool is_result = is_kernel(op) ? starts_with(argument.name(), "out_ptr")
+                                       : is_out(op.schema());
+  return is_result ? Role::kMade : Role::kUpdated;
+}
+
+// How an operator's own pins use a storage.
+struct OwnUse {
+  uint32_t pins = 0;
+  bool writes = false;
+  bool is_new = false;
+};
+
+OwnUse use_of(const ManagedStorage* record, const Pins& own) {
+  OwnUse use;
+  for (const Pin& pin : own) {
+    if (pin.record == record) {
+      ++use.pins;
+      use.writes = use.writes || pin.writes;
+      use.is_new = use.is_new || pin.is_new;
+    }
+  }
+  return use;
+}
+
+} // namespace
 
 std::shared_ptr<Recipe> Recipe::begin(
     const c10::OperatorHandle& op,
@@ -158,12 +88,14 @@ std::shared_ptr<Recipe> Recipe::begin(
     return nullptr;
   }
   std::shared_ptr<Recipe> recipe(new Recipe(op, below, *flags));
-  recipe->is_in_place_ = op.schema().is_mutable();
   pins.front().first->recipes().note_recipe();
   const Lock lock(pins.front().first->mutex());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_needed = !is_updated_only(traits, op.schema(), arguments, i);
-    if (!recipe->add(is_needed ? arguments[i] : c10::IValue(), pins)) {
+    const c10::Argument& argument = op.schema().arguments()[i];
+    const bool is_needed = !is_stream(argument) &&
+        !is_updated_only(traits, op.schema(), arguments, i);
+    const Role role = role_of(op, argument);
+    if (!recipe->add(is_needed ? arguments[i] : c10::IValue(), pins, role)) {
       return nullptr;
     }
   }
@@ -192,12 +124,10 @@ bool Recipe::end_drawing() {
   return true;
 }
 
-// Nobody has written to what it wrote to meanwhile.
-bool Recipe::has_made(const ManagedStorage& record) const {
-  return !is_in_place_ || record.overwritten == values.front();
-}
-
-bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
+bool Recipe::add(
+    const c10::IValue& argument,
+    const PinsByDevice& pins,
+    Role role) {
   if (argument.isTensor()) {
     const at::Tensor& tensor = argument.toTensor();
     // A number that was made a tensor of: nobody can write to it.
@@ -218,7 +148,7 @@ bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
     }
     places_.push_back({Kind::kTensor, 1});
     plain_.emplace_back();
-    return add(tensor, pins.front().second);
+    return add(tensor, pins.front().second, role);
   }
   const bool is_list = argument.isTensorList();
   if (is_list || argument.isOptionalTensorList()) {
@@ -227,10 +157,9 @@ bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
         {is_list ? Kind::kList : Kind::kOptionalList, elements.size()});
     plain_.emplace_back();
     for (const c10::IValue& element : elements) {
-      const bool is_defined =
-          element.isTensor() && element.toTensor().defined();
-      are_defined_.push_back(is_defined ? 1 : 0);
-      if (is_defined && !add(element.toTensor(), pins.front().second)) {
+      if (!element.isTensor() || !element.toTensor().defined()) {
+        origins_.push_back(Origin::kUndefined);
+      } else if (!add(element.toTensor(), pins.front().second, role)) {
         return false;
       }
     }
@@ -246,7 +175,7 @@ bool Recipe::add(const c10::IValue& argument, const PinsByDevice& pins) {
 }
 
 // With the mutex. `own`: the operator's pins.
-bool Recipe::add(const at::Tensor& tensor, const Pins& own) {
+bool Recipe::add(const at::Tensor& tensor, const Pins& own, Role role) {
   if (!tensor.is_cuda() || !is_plain(tensor)) {
     return false;
   }
@@ -255,33 +184,50 @@ bool Recipe::add(const at::Tensor& tensor, const Pins& own) {
     return false;
   }
   // Who else has pinned it may be about to write to it.
-  uint32_t count = 0;
-  bool is_written = false;
-  for (const Pin& pin : own) {
-    count += pin.record == record ? 1 : 0;
-    is_written = is_written || (pin.record == record && pin.writes);
-  }
-  if (record->pins - record->own_pins > count) {
+  const OwnUse use = use_of(record, own);
+  if (record->pins - record->own_pins > use.pins) {
     return false;
   }
-  if (is_written && (!record->overwritten || !record->overwritten->recipe)) {
-    return false;
-  }
-  values.push_back(
-      is_written ? record->overwritten : Values::value_of(*record));
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
-  tensors_.push_back(
-      {tensor.dtype(),
-       {sizes.begin(), sizes.end()},
-       {strides.begin(), strides.end()},
-       tensor.storage_offset()});
+  Argument argument{
+      tensor.dtype(),
+      {sizes.begin(), sizes.end()},
+      {strides.begin(), strides.end()},
+      tensor.storage_offset()};
+  // What it has, or had until this operator began to write to it.
+  const bool is_new =
+      role == Role::kMade && (is_kernel(op_) ? use.is_new : is_whole(tensor));
+  if (is_new) {
+    record->overwritten = std::make_shared<Value>();
+  } else if (
+      use.writes && (!record->overwritten || !record->overwritten->recipe)) {
+    return false;
+  }
+  if (role != Role::kRead) {
+    const bool is_twice =
+        std::any_of(written_.begin(), written_.end(), [&](const auto& other) {
+          return other.record == record;
+        });
+    if (is_twice) {
+      return false;
+    }
+    written_.push_back({record, record->overwritten, argument, record->bytes});
+  }
+  if (is_new) {
+    origins_.push_back(Origin::kNew);
+    return true;
+  }
+  origins_.push_back(role == Role::kRead ? Origin::kValue : Origin::kUpdated);
+  values.push_back(
+      use.writes ? record->overwritten : Values::value_of(*record));
+  tensors_.push_back(std::move(argument));
   return true;
 }
 
 void Recipe::sign() {
   size_t hash = std::hash<c10::OperatorName>()(op_.schema().operator_name());
-  for (const Argument& tensor : tensors_) {
+  const auto add_tensor = [&hash](const Argument& tensor) {
     hash = c10::hash_combine(hash, tensor.type.itemsize());
     for (const int64_t size : tensor.sizes) {
       hash = c10::hash_combine(hash, static_cast<size_t>(size));
@@ -289,26 +235,72 @@ void Recipe::sign() {
     for (const int64_t stride : tensor.strides) {
       hash = c10::hash_combine(hash, static_cast<size_t>(stride));
     }
+  };
+  for (const Argument& tensor : tensors_) {
+    add_tensor(tensor);
+  }
+  for (const Written& written : written_) {
+    add_tensor(written.tensor);
   }
   signature_ = hash;
 }
 
-torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
+at::Tensor tensor_on(
+    const c10::Storage& storage,
+    const Recipe::Argument& argument) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage),
+      c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      argument.type);
+  tensor.unsafeGetTensorImpl()->set_storage_offset(argument.offset);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      argument.sizes, argument.strides);
+  return tensor;
+}
+
+// Adds what the operator writes to to `written`.
+torch::jit::Stack Recipe::arguments(
+    const std::vector<at::Tensor>& tensors,
+    torch::jit::Stack& written) const {
+  auto given = tensors.begin();
+  auto origin = origins_.begin();
+  const auto next = [&]() -> at::Tensor {
+    switch (*origin++) {
+      case Origin::kUndefined:
+        return {};
+      case Origin::kValue:
+        return *given++;
+      case Origin::kUpdated:
+        written.emplace_back(*given);
+        return *given++;
+      case Origin::kNew: {
+        const Written& result = written_[written.size()];
+        auto* allocator = c10::cuda::CUDACachingAllocator::get();
+        const c10::Storage storage(
+            c10::Storage::use_byte_size_t(),
+            result.bytes,
+            allocator->allocate(result.bytes),
+            allocator,
+            /*resizable=*/true);
+        written.emplace_back(tensor_on(storage, result.tensor));
+        return written.back().toTensor();
+      }
+    }
+    TORCH_INTERNAL_ASSERT(false, "an argument without origin");
+  };
   torch::jit::Stack stack;
-  auto next = tensors.begin();
-  auto is_defined = are_defined_.begin();
   for (size_t i = 0; i < places_.size(); ++i) {
     switch (places_[i].kind) {
       case Kind::kPlain:
         stack.push_back(plain_[i]);
         break;
       case Kind::kTensor:
-        stack.emplace_back(*next++);
+        stack.emplace_back(next());
         break;
       case Kind::kList: {
         c10::List<at::Tensor> list;
         for (size_t k = 0; k < places_[i].count; ++k) {
-          list.push_back(*is_defined++ ? *next++ : at::Tensor());
+          list.push_back(next());
         }
         stack.emplace_back(std::move(list));
         break;
@@ -316,15 +308,20 @@ torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
       case Kind::kOptionalList: {
         c10::List<std::optional<at::Tensor>> list;
         for (size_t k = 0; k < places_[i].count; ++k) {
+          const at::Tensor element = next();
           list.push_back(
-              *is_defined++ ? std::optional<at::Tensor>(*next++)
-                            : std::nullopt);
+              element.defined() ? std::optional<at::Tensor>(element)
+                                : std::nullopt);
         }
         stack.emplace_back(std::move(list));
         break;
       }
     }
   }
+  return stack;
+}
+
+torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
   // Whatever the thread is in the middle of sees nothing of it: not autograd,
   // autocast, transforms or modes, nor who records functions.
   const c10::impl::ForceDispatchKeyGuard only_below(
@@ -335,6 +332,8 @@ torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
   const at::DisableRecordFunctionGuard unrecorded;
   const FlagsScope flags(flags_);
   const UncaughtScope same_algorithm(Uncaught::kAll);
+  torch::jit::Stack written;
+  const torch::jit::Stack stack = arguments(tensors, written);
   for (int attempt = 0; attempt < kDrawAttempts; ++attempt) {
     torch::jit::Stack results = stack;
     std::optional<DrawAgainScope> numbers;
@@ -343,7 +342,7 @@ torch::jit::Stack Recipe::run(const std::vector<at::Tensor>& tensors) const {
     }
     run_inside(op_, below_, &results);
     if (!numbers || numbers->is_the_same()) {
-      return results;
+      return written.empty() ? results : written;
     }
   }
   TORCH_CHECK(

@@ -32,9 +32,17 @@ namespace at::cuda::lms {
 // place has overwritten, and the operator runs on what was made. This ends
 // after few steps.
 //
+// What an operator writes to need not have had anything: memory that has just
+// been allocated, as Inductor does for its kernels, or all of an "out=". Then
+// it runs again on new memory.
+//
 // Which operators may run again: see is_repeatable. They have no effects but
 // their results, and give the same bits each time, some with the same random
 // numbers.
+
+// What an operator does with an argument: `kMade` is a result of its own, of
+// which it reads nothing.
+enum class Role : uint8_t { kRead, kUpdated, kMade };
 
 class Recipe final : public Ingredients {
  public:
@@ -57,9 +65,17 @@ class Recipe final : public Ingredients {
 
   // The operator has run. False if nobody knows which random numbers it drew.
   bool end_drawing();
-  // Whether what one of its results has, which is managed by now, is what the
-  // recipe makes. With the mutex.
-  bool has_made(const ManagedStorage& record) const;
+  // A storage that the operator writes to, and what it had before.
+  struct Written {
+    ManagedStorage* record; // while the operator is under way
+    ValuePtr before;
+    Argument tensor;
+    size_t bytes; // of the storage
+  };
+  // Its results are what it wrote to, if there is any.
+  const std::vector<Written>& written() const {
+    return written_;
+  }
 
   const std::vector<Argument>& tensors() const {
     return tensors_;
@@ -82,9 +98,12 @@ class Recipe final : public Ingredients {
       c10::DispatchKeySet below,
       const Flags& flags)
       : op_(op), below_(below), flags_(flags) {}
-  bool add(const c10::IValue& argument, const PinsByDevice& pins);
-  bool add(const at::Tensor& tensor, const Pins& pins);
+  bool add(const c10::IValue& argument, const PinsByDevice& pins, Role role);
+  bool add(const at::Tensor& tensor, const Pins& own, Role role);
   void sign();
+  torch::jit::Stack arguments(
+      const std::vector<at::Tensor>& tensors,
+      torch::jit::Stack& written) const;
 
   // How an argument is put together from `tensors_`.
   enum class Kind { kPlain, kTensor, kList, kOptionalList };
@@ -98,18 +117,24 @@ class Recipe final : public Ingredients {
   Flags flags_;
   std::vector<c10::IValue> plain_; // by argument; None where there are tensors
   std::vector<Place> places_; // by argument
+  // Where a tensor among the arguments comes from.
+  enum class Origin : uint8_t {
+    kUndefined, // an element of an optional list
+    kValue, // the next of `tensors_`
+    kUpdated, // that, and it is written to
+    kNew, // written to, on memory that is allocated for it
+  };
+  std::vector<Origin> origins_; // by tensor, elements of lists too
   std::vector<Argument> tensors_;
-  std::vector<char> are_defined_; // by element of an optional list
+  std::vector<Written> written_;
   uint64_t signature_ = 0;
-  bool is_in_place_ = false;
   c10::DeviceIndex device_ = -1; // that it draws on
   std::optional<Drawn> drawn_; // random numbers
 };
 
-// Whether the operator has no effects but its results and gives the same bits
-// each time, with these arguments.
-bool is_repeatable(
-    const c10::OperatorHandle& op,
-    c10::ArrayRef<c10::IValue> arguments);
+// A tensor that has the bytes of an argument, in the storage of its value.
+at::Tensor tensor_on(
+    const c10::Storage& storage,
+    const Recipe::Argument& argument);
 
 } // namespace at::cuda::lms

@@ -1,5 +1,6 @@
 #include <ATen/cuda/detail/LMSOperatorTraits.h>
 
+#include <ATen/cuda/detail/LMSOperatorKernel.h>
 #include <ATen/cuda/detail/LMSOperatorRandom.h>
 
 #include <algorithm>
@@ -24,7 +25,8 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& op)
   const auto& schema = op.schema();
   const bool is_aten = starts_with(schema.name(), "aten::");
   is_from_pytorch = is_aten || starts_with(schema.name(), "prims::");
-  declares_writes = is_from_pytorch && !updates_silently(schema.name());
+  declares_writes =
+      is_kernel(op) || (is_from_pytorch && !updates_silently(schema.name()));
   is_batch_norm = is_aten &&
       schema.name().find("batch_norm") != std::string::npos &&
       schema.argumentIndexWithName("training").has_value();
