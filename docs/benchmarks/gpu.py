@@ -7,8 +7,8 @@
 Four parts, `--part` chooses: the engine's tests on the GPU (`tests.log`); whether what is made
 again has the same bits, over PyTorch's operators and the workloads; what LMS costs an operator; and
 cells of `lms bench` in real time. A cell trains a workload with a rival in a process of its own,
-within the ideal run's memory over a ratio. Each part is written to OUT/results.md, and each cell to
-OUT/cells.jsonl, as soon as it is done.
+within the ideal run's memory over a ratio. With `--compile` Inductor compiles the models. Each part
+is written to OUT/results.md, and each cell to OUT/cells.jsonl, as soon as it is done.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main() -> int:
         default=8,
         help="of each cell; LMS first runs some more, in which it tries what is faster",
     )
+    parser.add_argument("--compile", action="store_true", help="models by Inductor")
     parser.add_argument("--tests", nargs="+", default=[], help="of tests/engine (default: all)")
     parser.add_argument("--minutes", type=float, default=60, help="for each part, at most")
     parser.add_argument("--child", help=argparse.SUPPRESS)  # what it runs, as JSON
@@ -173,10 +174,11 @@ def compare_bits(args: argparse.Namespace) -> bool:
     """Makes again what can be, and names the operators whose bits differ."""
     end = time.monotonic() + args.minutes * 60
     environment = {**os.environ, "PYTORCH_LMS": "chaos", "OMP_NUM_THREADS": "1"}
-    shards = begin_operators(args.out, environment)
+    shards = {} if args.compile else begin_operators(args.out, environment)
     write(args.out, ["", "Made again and compared:", ""])
-    passed = [compare_workload(args.out, name, environment, end) for name in BITS_OF_WORKLOADS]
-    return end_operators(args.out, shards, end) and all(passed)
+    names = args.workload or BITS_OF_WORKLOADS
+    passed = [compare_workload(args, name, environment, end) for name in names]
+    return (not shards or end_operators(args.out, shards, end)) and all(passed)
 
 
 def begin_operators(out: Path, environment: dict[str, str]) -> dict[Path, subprocess.Popen[bytes]]:
@@ -220,9 +222,13 @@ def end_operators(out: Path, running: dict[Path, subprocess.Popen[bytes]], end: 
     return not differing and not late
 
 
-def compare_workload(out: Path, name: str, environment: dict[str, str], end: float) -> bool:
+def compare_workload(
+    args: argparse.Namespace, name: str, environment: dict[str, str], end: float
+) -> bool:
     """Of one workload every value that can be made again."""
-    given = {"does": "bits", "name": name, "batch": BITS_OF_WORKLOADS[name]}
+    out, compiled = args.out, args.compile
+    batch = BITS_OF_WORKLOADS.get(name, 1)
+    given = {"does": "bits", "name": name, "batch": batch, "compiled": compiled}
     command = [sys.executable, __file__, "--child", json.dumps(given)]
     try:
         done = subprocess.run(
@@ -251,7 +257,7 @@ def operators() -> list[str]:
     return sorted({op.name for op in op_db})
 
 
-def compared(name: str, batch: int) -> dict[str, Any]:
+def compared(name: str, batch: int, compiled: bool) -> dict[str, Any]:
     """How many values of two steps of a workload were compared, and whose bits differ."""
     import torch
 
@@ -260,6 +266,8 @@ def compared(name: str, batch: int) -> dict[str, Any]:
     torch.backends.cudnn.deterministic = True  # else convolutions are not made again
     torch.ops.lms.set_verify(True)
     training = catalogue.named("workload", catalogue.WORKLOADS, name).build(batch, "cuda")
+    if compiled:
+        training.model.compile()
     for _ in range(2):
         training.step()
     torch.cuda.synchronize()
@@ -308,6 +316,7 @@ def cells(ratios: tuple[float, ...], rivals: tuple[str, ...]) -> Iterator[tuple[
 def cell(args: argparse.Namespace, workload: str, rival: str, limit: int) -> dict[str, Any]:
     """What one run in a process of its own took."""
     given = {"name": workload, "rival": rival, "limit": limit, "iterations": args.iterations}
+    given["compiled"] = args.compile
     command = [sys.executable, __file__, "--child", json.dumps({"does": "cell", **given})]
     variables = catalogue.named("rival", catalogue.RIVALS, rival).variables
     done = subprocess.run(
@@ -327,7 +336,7 @@ def cell(args: argparse.Namespace, workload: str, rival: str, limit: int) -> dic
     return found
 
 
-def run_cell(name: str, rival: str, limit: int, iterations: int) -> dict[str, Any]:
+def run_cell(name: str, rival: str, limit: int, iterations: int, compiled: bool) -> dict[str, Any]:
     """Trains a workload with a rival within so many bytes of device memory (0: all of it)."""
     import torch
 
@@ -342,6 +351,8 @@ def run_cell(name: str, rival: str, limit: int, iterations: int) -> dict[str, An
         found = catalogue.named("workload", catalogue.WORKLOADS, name)
         training = found.build(found.batch, "cuda")
         competing.prepare(training)
+        if compiled:
+            training.model.compile()
         return {"status": "ok", **measured(training, iterations, competing.learning)}
     except torch.cuda.OutOfMemoryError as error:
         return {"status": "oom", "reason": first_line(error)}

@@ -370,6 +370,11 @@ _NAMES = {
 }
 
 
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    """A product, of float32 exact, and a sum."""
+    return (a.double() * b.double() + c.double()).to(a.dtype)
+
+
 def _mathematics(name: str) -> Callable[..., Any]:
     import torch
     import triton.language as tl
@@ -377,18 +382,23 @@ def _mathematics(name: str) -> Callable[..., Any]:
 
     known = _NAMES.get(name, name)
     compute = getattr(torch, known, None) or getattr(torch.special, known, None)
+    compute = _fused if name == "fma" else compute
 
     def call(*args: Any, **_: Any) -> Any:
         if compute is None:
             raise NotImplementedError(f"libdevice.{name} is not simulated")
+        tensors = [arg for arg in args if isinstance(arg, tl.tensor)]
         values = [
             torch.from_numpy(arg.handle.data) if isinstance(arg, tl.tensor) else torch.tensor(arg)
             for arg in args
         ]
         result = compute(*values).numpy()
-        type_ = args[0].type
+        type_ = tensors[0].type.scalar
         if result.dtype == bool:
-            result, type_ = result.astype("int32"), type_.with_element_ty(tl.int32)
-        return tl.tensor(TensorHandle(result, type_.scalar), type_)
+            result, type_ = result.astype("int32"), tl.int32
+        handle = TensorHandle(result, type_)
+        if any(tensor.type.is_block() for tensor in tensors):  # with which numbers are combined
+            type_ = tl.block_type(type_, list(result.shape))
+        return tl.tensor(handle, type_)
 
     return call

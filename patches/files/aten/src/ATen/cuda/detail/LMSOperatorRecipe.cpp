@@ -139,6 +139,9 @@ bool Recipe::add(
       return true;
     }
     if (is_empty(tensor)) {
+      if (role != Role::kRead) { // "out=" gives it the bytes of its result
+        return false;
+      }
       places_.push_back({Kind::kPlain, 0});
       plain_.emplace_back(
           at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
