@@ -21,6 +21,7 @@ Link::Link(const Machine& machine)
 
 CopyId Link::queue(
     Direction direction,
+    bool is_urgent,
     size_t bytes,
     Time earliest,
     CopyIds of_bytes,
@@ -35,7 +36,7 @@ CopyId Link::queue(
   copy.of_bytes = std::move(of_bytes);
   copy.of_memory = std::move(of_memory);
   copies_.push_back(std::move(copy));
-  engines_[index].queue.push_back(copies_.size() - 1);
+  engines_[index].lanes[is_urgent ? 1 : 0].queue.push_back(copies_.size() - 1);
   return copies_.size() - 1;
 }
 
@@ -100,12 +101,15 @@ bool Link::step(Time limit) {
 }
 
 void Link::start(Engine& engine) {
-  engine.active = engine.queue[engine.next++];
+  // The one that has been ready for longest.
+  auto& [others, urgent] = engine.lanes;
+  engine.busy = ready(urgent) < ready(others) ? &urgent : &others;
+  engine.active = engine.busy->queue[engine.busy->next++];
   Copy& copy = copies_[engine.active];
   copy.begin = now_;
-  const Time ready =
+  const Time without_memory =
       std::max({copy.earliest, engine.free, ends_of(copy.of_bytes)});
-  copy.waited_for_memory = now_ - std::min(now_, ready);
+  copy.waited_for_memory = now_ - std::min(now_, without_memory);
   engine.since = now_;
   engine.left = static_cast<double>(copy.duration);
   engine.speed = 1;
@@ -115,7 +119,7 @@ void Link::start(Engine& engine) {
 void Link::finish(Engine& engine) {
   copies_[engine.active].end = now_;
   engine.active = kNoCopy;
-  engine.free = now_;
+  engine.free = engine.busy->free = now_;
 }
 
 void Link::set_speeds() {
@@ -142,17 +146,25 @@ Time Link::ends_of(const CopyIds& copies) const {
   return last;
 }
 
-// When the engine begins its next copy; kUnknown if that hangs on another.
-Time Link::next_begin(const Engine& engine) const {
-  if (engine.active != kNoCopy || engine.next == engine.queue.size()) {
+Time Link::ready(const Lane& lane) const {
+  if (lane.next == lane.queue.size()) {
     return kUnknown;
   }
-  const Copy& copy = copies_[engine.queue[engine.next]];
+  const Copy& copy = copies_[lane.queue[lane.next]];
   return std::max(
       {copy.earliest,
-       engine.free,
+       lane.free,
        ends_of(copy.of_bytes),
        ends_of(copy.of_memory)});
+}
+
+// When the engine begins its next copy; kUnknown if that hangs on another.
+Time Link::next_begin(const Engine& engine) const {
+  if (engine.active != kNoCopy) {
+    return kUnknown;
+  }
+  const Time first = std::min(ready(engine.lanes[0]), ready(engine.lanes[1]));
+  return std::max(first, engine.free);
 }
 
 Time Link::next_time() const {

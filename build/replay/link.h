@@ -25,10 +25,10 @@ using CopyIds = std::vector<CopyId>;
 constexpr Time kUnknown = std::numeric_limits<Time>::max();
 
 // What copies: an engine for each direction, which does its copies one after
-// the other. Where those to and from the host are both at work they may slow
-// each other down, so when a copy ends is known only once the clock has come
-// there: who asks makes it run so far. Copies must not be queued to begin in
-// its past.
+// the other; urgent ones take turns with the others. Where those to and from
+// the host are both at work they may slow each other down, so when a copy ends
+// is known only once the clock has come there: who asks makes it run so far.
+// Copies must not be queued to begin in its past.
 class Link {
  public:
   explicit Link(const Machine& machine);
@@ -37,6 +37,7 @@ class Link {
   // the copies of the same bytes and those from its target memory have ended.
   CopyId queue(
       Direction direction,
+      bool is_urgent,
       size_t bytes,
       Time earliest,
       CopyIds of_bytes,
@@ -78,9 +79,14 @@ class Link {
     Time end = kUnknown;
     Time waited_for_memory = 0;
   };
-  struct Engine {
+  struct Lane {
     std::vector<CopyId> queue; // all copies
     size_t next = 0; // in the queue
+    Time free = 0; // since when
+  };
+  struct Engine {
+    std::array<Lane, 2> lanes; // the second one of urgent copies
+    Lane* busy = nullptr; // whose copy is active
     CopyId active = kNoCopy;
     Time free = 0; // since when
     Time since = 0; // this time, so much was
@@ -95,6 +101,8 @@ class Link {
   void set_speeds();
   // When the copies have ended; kUnknown if one has not.
   Time ends_of(const CopyIds& copies) const;
+  // When the lane's next copy could begin; kUnknown if that hangs on another.
+  Time ready(const Lane& lane) const;
   Time next_begin(const Engine& engine) const;
   Time next_time() const;
 

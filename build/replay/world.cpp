@@ -210,6 +210,7 @@ at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
   const Direction direction = direction_of(copy.kind);
   const CopyId id = link_.queue(
       direction,
+      copy.is_urgent,
       page.bytes,
       earliest,
       std::move(of_bytes),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -38,11 +39,17 @@ struct Page {
   uint64_t last_slot = 0;
   uint64_t next_use = kNever;
   uint64_t death = kNever;
+  // A page that was dropped is made from it then, the first of several.
+  uint64_t makes_at = kNever;
   // Left against the plan and was asked for since its last use.
   bool was_stray = false;
   // Neighbours among the pages that have been used, by last use.
   Page* older = nullptr;
   Page* newer = nullptr;
+
+  uint64_t needed_at() const {
+    return std::min(next_use, makes_at);
+  }
 
   static constexpr uint64_t kNever = ~uint64_t{0};
 };

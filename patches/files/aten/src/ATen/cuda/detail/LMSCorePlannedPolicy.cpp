@@ -137,6 +137,17 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
   wishes_.list(actions.fetch);
 }
 
+void PlannedPolicy::note_source(Page& page, uint64_t makes_at) {
+  const bool was_asked_for = wishes_.ask_no_more_for(page);
+  wishes_.remove_stray(page);
+  page.makes_at = makes_at;
+  if (was_asked_for) {
+    wishes_.ask_for(&page);
+  } else if (plan_ && !page.resident && page.needed_at() != Page::kNever) {
+    wishes_.add_stray(&page); // it may be needed sooner than the plan knows
+  }
+}
+
 void PlannedPolicy::on_death(Page* page) {
   end_idle_time(*page);
   history_.on_death(page);
@@ -327,6 +338,9 @@ void PlannedPolicy::evict(Interval& interval, Page* page, Actions& actions) {
     const bool may_drop =
         makes_again() && (!interval.is_copied || interval.gain == 0);
     (may_drop ? actions.drop : actions.evict).push_back(page);
+    if (page->makes_at < page->next_use) {
+      wishes_.add_stray(page);
+    }
   }
 }
 
@@ -389,7 +403,7 @@ void PlannedPolicy::ask_for(Plan::Range& fetches, uint64_t until) {
     Page* page = std::exchange(plan_->at(*fetches.first).page, nullptr);
     if (page && !page->resident) {
       wishes_.ask_for_first_strays(
-          page->next_use - distance_to(*page) / kSooner);
+          page->needed_at() - distance_to(*page) / kSooner);
       wishes_.ask_for(page);
     }
   }
@@ -416,9 +430,9 @@ void PlannedPolicy::note_surprises(const Operator& op) {
   }
 }
 
-// Operators until the page is used, as far as that is known.
+// Operators until the page is needed, as far as that is known.
 uint64_t PlannedPolicy::distance_to(const Page& page) const {
-  return page.next_use - std::min(page.next_use, history_.now());
+  return page.needed_at() - std::min(page.needed_at(), history_.now());
 }
 
 Cost PlannedPolicy::cost_of(const Page& page) const {
@@ -438,7 +452,7 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   if (!plan_) {
     return {page.last_use, wait, out};
   }
-  if (page.next_use == Page::kNever) {
+  if (page.needed_at() == Page::kNever) {
     return {0, wait, out};
   }
   // It comes back, and the sooner it is needed the worse.
@@ -471,11 +485,12 @@ bool PlannedPolicy::may_evict(const Page& page) const {
   if (!ahead_ || page.draining) {
     return true;
   }
-  if (page.next_use == Page::kNever) {
-    return page.death > ahead_->next_use;
+  const uint64_t needed_at = ahead_->needed_at();
+  if (page.needed_at() == Page::kNever) {
+    return page.death > needed_at;
   }
   const uint64_t later = plan_ ? plan_->length() / kMuchLater : 0;
-  return page.next_use > ahead_->next_use + later;
+  return page.needed_at() > needed_at + later;
 }
 
 std::vector<Page*> PlannedPolicy::choose_window(
@@ -501,7 +516,7 @@ std::vector<Page*> PlannedPolicy::choose_window(
   if (plan_) {
     for (Page* page : pages) {
       wishes_.ask_no_more_for(*page); // it would come back at once
-      if (!page->draining && page->next_use != Page::kNever) {
+      if (!page->draining && page->needed_at() != Page::kNever) {
         wishes_.add_stray(page);
       }
     }

@@ -40,6 +40,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   bool makes_again() const override {
     return trial_.makes_again() && (plan_ ? plan_->gains() : gains_) > 0;
   }
+  void note_source(Page& page, uint64_t makes_at) override;
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override;

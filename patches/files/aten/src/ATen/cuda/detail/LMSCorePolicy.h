@@ -133,6 +133,11 @@ class Policy {
     return false;
   }
 
+  // Page::makes_at has changed.
+  virtual void note_source(Page& page, uint64_t makes_at) {
+    page.makes_at = makes_at;
+  }
+
   // The page is about to be destroyed.
   virtual void on_death(Page* /*page*/) {}
 

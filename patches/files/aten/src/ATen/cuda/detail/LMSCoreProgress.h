@@ -4,6 +4,7 @@
 #include <ATen/cuda/detail/LMSCoreWorld.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,14 +22,15 @@ class Progress {
   uint64_t add_write_back(Event end, size_t bytes);
   // A page-in has been queued. Returns which one of all it is.
   uint64_t add_arrival(Event end);
-  // True if no page-in waits yet for the write-back, or for a later one: they
-  // end in order.
-  bool must_await(uint64_t written_back_at) const {
-    return written_back_at > awaited_;
+  // True if no page-in of the kind waits yet for the write-back, or for a later
+  // one: they end in order.
+  bool must_await(uint64_t written_back_at, bool is_urgent) const {
+    return written_back_at > awaited_[is_urgent ? 1 : 0];
   }
   // A page-in waits for it.
-  void note_awaited(uint64_t written_back_at) {
-    awaited_ = std::max(awaited_, written_back_at);
+  void note_awaited(uint64_t written_back_at, bool is_urgent) {
+    uint64_t& awaited = awaited_[is_urgent ? 1 : 0];
+    awaited = std::max(awaited, written_back_at);
   }
 
   // Bytes sent to the host, ever.
@@ -44,7 +46,7 @@ class Progress {
     note_write_backs();
     return sent_ - drained_;
   }
-  // Page-ins that are not known to have ended.
+  // Page-ins that are not known to have ended, and those begun after them.
   size_t arriving() const {
     return arriving_.size();
   }
@@ -70,7 +72,8 @@ class Progress {
   std::deque<Event> arriving_; // the same
   Lead<Events> lead_;
   uint64_t arrived_ = 0; // page-ins known to have ended
-  uint64_t awaited_ = 0; // the latest write-back that page-ins wait for
+  // The latest write-back that page-ins wait for: the others, and urgent ones.
+  std::array<uint64_t, 2> awaited_{};
   uint64_t sent_ = 0;
   uint64_t drained_ = 0;
 };

@@ -333,14 +333,15 @@ void Residence::arrive(
     page->set_home(reinterpret_cast<Stream>(segment->stream));
   }
   Copy copy{Copy::Kind::kIn, *page, memory.get(), nullptr, {}, is_ahead};
+  copy.is_urgent = !is_ahead || page->was_stray;
   copy.after = world_.queued(page->home);
   append(copy.after, pending);
   // After a page-out that copied nothing there is none to wait for.
-  if (books_.progress.must_await(page->written_back_at)) {
+  if (books_.progress.must_await(page->written_back_at, copy.is_urgent)) {
     copy.after.push_back(page->write_back);
   }
   page->arrival = world_.copy(copy);
-  books_.progress.note_awaited(page->written_back_at);
+  books_.progress.note_awaited(page->written_back_at, copy.is_urgent);
   page->write_back = nullptr;
   page->arrives_at = books_.progress.add_arrival(page->arrival);
   books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));

@@ -121,7 +121,8 @@ bool Values::give_up(PageEntry& page, bool at_any_cost) {
   let_go_of_sources(page); // of an attempt that failed
   page.sources = std::move(needs.sources);
   for (const ValuePtr& source : page.sources) {
-    ++source->needed;
+    source->needed_by.push_back(&page);
+    tell_when_needed(*source);
   }
   dropped_.fetch_add(1);
   return true;
@@ -133,10 +134,34 @@ void Values::let_go_of_sources(PageEntry& page) {
   }
   dropped_.fetch_sub(1);
   for (const ValuePtr& source : page.sources) {
-    --source->needed;
+    auto& needed_by = source->needed_by;
+    needed_by.erase(std::find(needed_by.begin(), needed_by.end(), &page));
+    tell_when_needed(*source);
     end_if_needless(*source);
   }
   page.sources.clear();
+}
+
+// The policy, of when the first page is made from it.
+void Values::tell_when_needed(const Value& source) {
+  PageEntry* holder = source.holder;
+  if (!holder) {
+    return;
+  }
+  uint64_t at = Page::kNever;
+  for (const PageEntry* page : source.needed_by) {
+    at = std::min(at, page->needed_at());
+  }
+  constexpr uint64_t kSoon = 32; // operators; a row is made again in fewer
+  if (holder->next_use - std::min(holder->next_use, at) < kSoon) {
+    at = Page::kNever; // it comes for its own use
+  }
+  if (at != holder->makes_at) {
+    books_.policy->note_source(*holder, at);
+    for (const ValuePtr& before : holder->sources) { // it is dropped, too
+      tell_when_needed(*before);
+    }
+  }
 }
 
 void Values::end_if_needless(const Value& source) {
@@ -146,19 +171,11 @@ void Values::end_if_needless(const Value& source) {
 }
 
 std::vector<PageEntry*> Values::dependents_of(const PageEntry& page) const {
-  std::vector<PageEntry*> dependents;
   if (!is_needed(page)) {
-    return dependents;
+    return {};
   }
   page.value->is_ending = true;
-  for (PageEntry* other : books_.pages.all()) {
-    const auto& sources = other->sources;
-    if (std::find(sources.begin(), sources.end(), page.value) !=
-        sources.end()) {
-      dependents.push_back(other);
-    }
-  }
-  return dependents;
+  return page.value->needed_by;
 }
 
 // --- the end of values ---

@@ -19,7 +19,7 @@ struct Value {
   std::shared_ptr<const Ingredients> recipe; // null: it cannot be made
   size_t result = 0; // which of the recipe's
   // Pages that were dropped and are made from what the holder has.
-  uint32_t needed = 0;
+  std::vector<PageEntry*> needed_by;
   int row = 0; // see Note [Rows of dropped pages]
   bool ends_row = false; // and is never dropped
   size_t made = 0; // bytes of the pages that hold what is made from it
@@ -45,7 +45,9 @@ struct Ingredients {
 // pages hold, its *sources*. Until the page is made or dies
 //  - no operator writes to a source: what depends on it is made before;
 //  - a source whose storage dies is kept: its page, with its memory and its
-//    place in the books, goes on without one.
+//    place in the books, goes on without one;
+//  - a source on the host is needed when the page is: the policy has it fetched
+//    before, else small ones would wait behind large copies for later uses.
 // All of them are on this device.
 // Sources may be paged out, and may be dropped themselves.
 //
@@ -104,7 +106,7 @@ class Values {
 
   // Dropped pages are made from what it has.
   static bool is_needed(const PageEntry& page) {
-    return page.value && page.value->needed > 0;
+    return page.value && !page.value->needed_by.empty();
   }
   // It goes on without its storage.
   static bool is_kept(const PageEntry& page) {
@@ -150,6 +152,7 @@ class Values {
   bool may_drop(const PageEntry& page, Needs& needs) const;
   uint32_t gain_by(const Needs& needs, size_t bytes);
   static int steps_to_make(const Value& value);
+  void tell_when_needed(const Value& source);
   void end_if_needless(const Value& source);
   void lose(Value& value);
 

@@ -13,7 +13,7 @@ constexpr size_t kMostCome = 256;
 constexpr size_t kMostPerOperator = 512; // pages
 
 std::pair<uint64_t, uint64_t> key(const Page& page) {
-  return {page.next_use, page.id};
+  return {page.needed_at(), page.id};
 }
 
 } // namespace
@@ -23,9 +23,9 @@ void Wishes::ask_for(Page* page) {
   asked_.emplace(key(*page), page);
 }
 
-void Wishes::ask_no_more_for(const Page& page) {
+bool Wishes::ask_no_more_for(const Page& page) {
   ++work_;
-  asked_.erase(key(page));
+  return asked_.erase(key(page)) > 0;
 }
 
 void Wishes::add_stray(Page* page) {

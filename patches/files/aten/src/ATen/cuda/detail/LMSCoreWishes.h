@@ -15,7 +15,8 @@ namespace at::cuda::lms {
 class Wishes {
  public:
   void ask_for(Page* page);
-  void ask_no_more_for(const Page& page);
+  // Whether it was asked for.
+  bool ask_no_more_for(const Page& page);
 
   void add_stray(Page* page);
   void remove_stray(const Page& page);
@@ -33,8 +34,8 @@ class Wishes {
   }
 
  private:
-  // By next use, then by id: nothing depends on where a page happens to be in
-  // host memory.
+  // By when it is needed, then by id: nothing depends on where a page happens
+  // to be in host memory.
   using ByNeed = std::map<std::pair<uint64_t, uint64_t>, Page*>;
 
   void ask_for(ByNeed& strays, uint64_t until);

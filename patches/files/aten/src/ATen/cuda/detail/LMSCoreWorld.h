@@ -32,7 +32,9 @@ struct Copy {
   void* memory = nullptr; // target of kIn and kMove
   const HostPieces* host = nullptr; // target of kOut; null: only overwrite
   Events after; // what the copy waits for
-  bool is_ahead = false; // of the bytes' use, kIn
+  // Of kIn: ahead of the bytes' use; before what is fetched for later uses.
+  bool is_ahead = false;
+  bool is_urgent = false;
 };
 
 // How a page's bytes leave the device.

@@ -103,10 +103,11 @@ size_t CudaWorld::growth_for(size_t bytes) const {
   return lms::growth_for(bytes);
 }
 
-cudaStream_t CudaWorld::stream_for(Copy::Kind kind) {
-  cudaStream_t& stream = kind == Copy::Kind::kIn ? in_stream_
-      : kind == Copy::Kind::kOut                 ? out_stream_
-                                                 : move_stream_;
+cudaStream_t CudaWorld::stream_for(const Copy& copy) {
+  cudaStream_t& stream = copy.kind == Copy::Kind::kOut ? out_stream_
+      : copy.kind == Copy::Kind::kMove                 ? move_stream_
+      : copy.is_urgent                                 ? urgent_stream_
+                                                       : in_stream_;
   if (!stream) {
     stream = make_copy_stream();
   }
@@ -118,7 +119,7 @@ Event CudaWorld::copy(const Copy& copy) {
       name_of(copy.kind),
       std::vector<c10::IValue>{static_cast<int64_t>(copy.page.bytes)});
   c10::cuda::CUDAGuard on_device(index_);
-  cudaStream_t stream = stream_for(copy.kind);
+  cudaStream_t stream = stream_for(copy);
   for (const Event& event : copy.after) {
     wait_event(stream, event);
   }

@@ -17,7 +17,9 @@ namespace at::cuda::lms {
 //    use the memory, for what the memory was handed over with, and for the
 //    page-out copy of the same bytes;
 //  - each stream waits for it before its first use of the bytes.
-// The copies of one direction share a stream, so they are in order.
+// The copies of one direction share a stream, so they are in order. But what is
+// needed now, or soon and against the plan, does not wait for what is fetched
+// for later uses: the copies of both take turns.
 
 // A device of CUDA's, its memory that of the caching allocator.
 class CudaWorld final : public World {
@@ -69,7 +71,7 @@ class CudaWorld final : public World {
   }
 
  private:
-  cudaStream_t stream_for(Copy::Kind kind);
+  cudaStream_t stream_for(const Copy& copy);
   Event copy_on(cudaStream_t stream, const Copy& copy);
 
   const DeviceIndex index_;
@@ -78,6 +80,7 @@ class CudaWorld final : public World {
   Times times_;
   uint64_t waits_ = 0;
   cudaStream_t in_stream_ = nullptr; // page-in copies, in order
+  cudaStream_t urgent_stream_ = nullptr; // urgent ones, in order
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order
   cudaStream_t move_stream_ = nullptr; // copies within the device, in order
 };
