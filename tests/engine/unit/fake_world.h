@@ -37,6 +37,7 @@ class FakeWorld final : public World {
     Copy::Kind kind;
     bool only_overwrites;
     bool is_ahead;
+    bool is_urgent;
     Event end;
     Events after;
   };
@@ -200,6 +201,7 @@ class FakeWorld final : public World {
         {copy.kind,
          only_overwrites,
          copy.is_ahead,
+         copy.is_urgent,
          std::make_shared<CUevent_st>(),
          copy.after});
     return copies.back().end;

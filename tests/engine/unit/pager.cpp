@@ -385,6 +385,37 @@ TEST_F(ThePager, fetching_ahead_stops_where_there_is_no_room) {
   }
 }
 
+TEST_F(ThePager, copies_for_later_uses_are_not_urgent) {
+  PageEntry* page = make();
+  const auto is_urgent = [&](bool is_ahead) {
+    world.evict_all();
+    if (is_ahead) {
+      world.pin_as_pager(page);
+      world.pager.fetcher.fetch_ahead({page});
+    } else {
+      world.use(page);
+    }
+    return world.copies.back().is_urgent;
+  };
+  EXPECT_TRUE(is_urgent(/*is_ahead=*/false));
+  EXPECT_FALSE(is_urgent(/*is_ahead=*/true));
+  page->was_stray = true; // it left against the plan and is needed soon
+  EXPECT_TRUE(is_urgent(/*is_ahead=*/true));
+}
+
+TEST_F(ThePager, urgent_copies_are_in_no_order_with_others) {
+  PageEntry* first = make();
+  PageEntry* second = make();
+  EXPECT_TRUE(world.page_out(first));
+  EXPECT_TRUE(world.page_out(second));
+  world.pin_as_pager(second);
+  world.pager.fetcher.fetch_ahead({second});
+  world.use(first); // though a copy waits for the later copy out
+  ASSERT_EQ(world.copies.size(), 4u);
+  EXPECT_EQ(world.copies[2].after, Events{world.copies[1].end});
+  EXPECT_EQ(world.copies[3].after, Events{world.copies[0].end});
+}
+
 // A page that knows whether its address can be seen.
 struct Visible final : PageEntry {
   Visible() : PageEntry(/*home=*/nullptr) {}

@@ -141,6 +141,26 @@ TEST(PlannedChoices, WhatStrayedComesBeforeWhatIsNeededMuchLater) {
   EXPECT_TRUE(wanted.size() == 2 && wanted.front() == stray);
 }
 
+TEST(PlannedChoices, WhatADroppedPageIsMadeFromComesBeforeThat) {
+  Turns turns(400);
+  size_t far = 399; // operators
+  while (turns.future(far)->resident) {
+    --far;
+  }
+  EXPECT_TRUE(far > 200);
+  Page* source = turns.future(far);
+  EXPECT_TRUE(!contains(turns.ask().fetch, source));
+  const uint64_t now = turns.history(1)->last_use;
+  turns.machine.policy().note_source(*source, now + 20);
+  EXPECT_TRUE(contains(turns.ask().fetch, source));
+  // It does not go for what is needed later.
+  source->resident = source->evictable = true;
+  EXPECT_TRUE(turns.window(source, turns.future(100)).empty());
+  source->resident = source->evictable = false;
+  turns.machine.policy().note_source(*source, Page::kNever);
+  EXPECT_TRUE(!contains(turns.ask().fetch, source));
+}
+
 TEST(PlannedChoices, WhatIsStillArrivingIsNoSoonerFree) {
   constexpr size_t kBytes = 4 * kMinBlockSize;
   Page draining; // free when all that was sent is written back

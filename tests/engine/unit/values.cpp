@@ -149,6 +149,53 @@ TEST_F(TheValues, KeepASourceThatADroppedPageNeeds) {
   EXPECT_EQ(values->needless, std::vector<PageEntry*>{source.get()});
 }
 
+TEST_F(TheValues, TellWhenASourceIsNeeded) {
+  constexpr uint64_t kNever = Page::kNever;
+  const auto source = page_of(100);
+  const auto early = page_of(100);
+  const auto late = page_of(100);
+  make_from(*early, *source);
+  make_from(*late, *source);
+  early->next_use = 100;
+  late->next_use = 200;
+  source->next_use = 1000;
+  EXPECT_TRUE(values->give_up(*late, /*at_any_cost=*/true));
+  EXPECT_EQ(source->makes_at, 200u);
+  EXPECT_TRUE(values->give_up(*early, /*at_any_cost=*/true));
+  EXPECT_EQ(source->makes_at, 100u);
+  EXPECT_EQ(source->needed_at(), 100u);
+  values->let_go_of_sources(*early);
+  EXPECT_EQ(source->makes_at, 200u);
+  values->let_go_of_sources(*late);
+  EXPECT_EQ(source->makes_at, kNever);
+  EXPECT_EQ(source->needed_at(), 1000u);
+}
+
+TEST_F(TheValues, TellNothingOfASourceThatComesForItsOwnUse) {
+  const auto source = page_of(100);
+  const auto made = page_of(100);
+  make_from(*made, *source);
+  made->next_use = 100;
+  source->next_use = 102;
+  EXPECT_TRUE(values->give_up(*made, /*at_any_cost=*/true));
+  EXPECT_EQ(source->makes_at, Page::kNever);
+  values->let_go_of_sources(*made);
+}
+
+TEST_F(TheValues, TellWhenTheSourceOfADroppedSourceIsNeeded) {
+  const auto row = row_of(2);
+  row[0]->next_use = 1000;
+  row[1]->next_use = 500;
+  row[2]->next_use = 100;
+  EXPECT_TRUE(values->give_up(*row[1], /*at_any_cost=*/true));
+  EXPECT_EQ(row[0]->makes_at, 500u);
+  EXPECT_TRUE(values->give_up(*row[2], /*at_any_cost=*/true));
+  EXPECT_EQ(row[0]->makes_at, 100u);
+  values->let_go_of_sources(*row[2]);
+  EXPECT_EQ(row[0]->makes_at, 500u);
+  values->let_go_of_sources(*row[1]);
+}
+
 TEST_F(TheValues, EndARowThatIsAsLongAsItMayBe) {
   const auto row = row_of(30);
   for (size_t i = 0; i <= 30; ++i) {

@@ -141,7 +141,7 @@ void PlannedPolicy::note_source(Page& page, uint64_t makes_at) {
   const bool was_asked_for = wishes_.ask_no_more_for(page);
   wishes_.remove_stray(page);
   page.makes_at = makes_at;
-  if (was_asked_for) {
+  if (was_asked_for && makes_at != Page::kNever) {
     wishes_.ask_for(&page);
   } else if (plan_ && !page.resident && page.needed_at() != Page::kNever) {
     wishes_.add_stray(&page); // it may be needed sooner than the plan knows

@@ -152,9 +152,9 @@ void Values::tell_when_needed(const Value& source) {
   for (const PageEntry* page : source.needed_by) {
     at = std::min(at, page->needed_at());
   }
-  constexpr uint64_t kSoon = 32; // operators; a row is made again in fewer
+  constexpr uint64_t kSoon = 32; // operators
   if (holder->next_use - std::min(holder->next_use, at) < kSoon) {
-    at = Page::kNever; // it comes for its own use
+    at = Page::kNever; // it comes for its own use, which is planned
   }
   if (at != holder->makes_at) {
     books_.policy->note_source(*holder, at);
