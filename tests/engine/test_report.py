@@ -48,8 +48,11 @@ def train(size, rows, blocks=8):
 
 
 def run(device: Device, code: str, *arguments: Any, **settings: Any) -> Finished:
+    settings = {"capacity": "64M"} | settings
     env = {**LMS, **settings.pop("env", {})}
-    return device.run("-c", code, *arguments, env=env, **({"capacity": "64M"} | settings))
+    if not device.simulated:
+        env["PYTORCH_LMS_LIMIT"] = settings["capacity"]
+    return device.run("-c", code, *arguments, env=env, **settings)
 
 
 def done(device: Device, code: str, *arguments: Any, **settings: Any) -> str:

@@ -33,8 +33,9 @@ assert torch.cuda.lms.metrics().keys() == nothing.keys()
 
 # A loop that needs some 250 MiB on the device. A forked process ends as Python programs end.
 LOOP = """
-import logging, os, sys
+import logging, os, sys, warnings
 sys.stderr = sys.stdout
+warnings.simplefilter("ignore")  # Python 3.12 has one for a fork beside threads
 import torch
 logging.getLogger("torch.cuda.lms").setLevel({level})
 torch.cuda.set_limit_lms({limit} << 20)
