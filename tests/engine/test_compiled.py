@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import checked
 import pytest
+from lms_cli import download, paths, releases
+from lms_cli.wheel import compile
 from simcuda import cards
 from support import torchrun
 from support.device import Device
@@ -69,6 +74,38 @@ def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
 def test_kernels_that_run_again(device: Device, subtests: pytest.Subtests) -> None:
     results = checked.run(device, "kernels", capacity="256M")
     checked.expect_passed(results, subtests)
+
+
+def line(title: str) -> pytest.MarkDecorator:
+    return pytest.mark.compatibility("Compilers and custom operators", title, "works")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param("test_training", marks=line("`torch.compile` with `cpp_wrapper`")),
+        pytest.param("test_package", marks=line("AOTInductor: packaged and loaded")),
+    ],
+)
+def test_graphs_in_cpp(device: Device, tmp_path: Path, check: str) -> None:
+    release = releases.default(paths.PATCHES)
+    if version("torch").partition("+")[0] != release.version:
+        pytest.skip("CUDA's C++ headers are here for the default release only")
+    headers = [
+        download.fetch_locked(paths.LOCKS / "headers.lock", "nvidia-cuda-cccl"),
+        *(download.fetch_locked(release.lock, package) for package in release.cuda_headers),
+    ]
+    folders = [folder for wheel in headers for folder in compile.unpack_headers_of(wheel)]
+    runtime = next(Path(sysconfig.get_path("purelib")).glob("nvidia/*/lib/libcudart.so.*"))
+    (tmp_path / "libcudart.so").symlink_to(runtime)
+    libraries = [tmp_path, *([device.build / "lib"] if device.build else [])]
+    env = {
+        "CPATH": os.pathsep.join(map(str, folders)),
+        "LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    done = device.run(checked.CHECKS / "cpp_graphs.py", f"TestCppGraphs.{check}", env=env)
+    assert done.status == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("first", ["lms", "inductor"])

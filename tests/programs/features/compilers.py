@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Generator
 
 import torch
@@ -53,20 +52,6 @@ def captured() -> Generator[None, None, Result]:
             results.append(model(numbers(*SHAPE, seed=seed)).clone())
         yield
     return {"results": results}
-
-
-@feature("AOTInductor: packaged and loaded", gpu="not tried on the simulated device yet")
-def packaged() -> Generator[None, None, Result]:
-    x = numbers(*SHAPE)
-    program = torch.export.export(perceptron(), (x,))
-    with tempfile.TemporaryDirectory() as folder:
-        file = f"{folder}/model.pt2"
-        path = torch._inductor.aoti_compile_and_package(program, package_path=file)
-        yield
-        loaded = torch._inductor.aoti_load_package(path)
-        y = loaded(x)
-    yield
-    return {"y": y}
 
 
 @feature("`torch.compile` around breaks of the graph")

@@ -53,6 +53,13 @@ _NCCL_CALLS = (
     "_nccl_reduce_scatter",
 )
 
+# Classes of torch._C._aoti, and methods, that run a model of AOTInductor's: it launches unseen.
+_PACKAGED = (
+    ("AOTIModelPackageLoader", "boxed_run"),
+    ("AOTIModelPackageLoader", "run"),
+    ("AOTIModelContainerRunnerCuda", "run"),
+)
+
 _undo: list[Callable[[], None]] = []
 
 
@@ -82,9 +89,17 @@ def storage_of(obj: Any) -> torch.UntypedStorage | None:
     return storage if storage.device.type == "cuda" else None  # a fake tensor's has no bytes
 
 
-def _storages_of(objects: Iterable[Any]) -> list[torch.UntypedStorage]:
-    """The CUDA storages behind those that are tensors or storages."""
-    owners = (obj for obj in objects if isinstance(obj, (torch.Tensor, torch.UntypedStorage)))
+def _flat(arguments: Iterable[Any]) -> list[Any]:
+    """The arguments, and what is in those that are lists."""
+    return [
+        item for arg in arguments for item in (arg if isinstance(arg, (list, tuple)) else [arg])
+    ]
+
+
+def _storages_of(arguments: Iterable[Any]) -> list[torch.UntypedStorage]:
+    """The CUDA storages behind the tensors and storages among the arguments."""
+    kinds = (torch.Tensor, torch.UntypedStorage)
+    owners = (item for item in _flat(arguments) if isinstance(item, kinds))
     return [storage for storage in map(storage_of, owners) if storage is not None]
 
 
@@ -158,11 +173,8 @@ def _nccl_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(*args: Any) -> Any:
-        items = [
-            item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else [arg])
-        ]
-        storages = _storages_of(items)
-        if any(isinstance(item, torch.cuda.Stream) for item in items):
+        storages = _storages_of(args)
+        if any(isinstance(item, torch.cuda.Stream) for item in _flat(args)):
             for storage in storages:
                 _hold(storage)
         with torch.cuda.lms.pin(*storages):
@@ -376,6 +388,9 @@ def install() -> None:
     guards = torch._C._dynamo.guards
     if hasattr(guards, "copy_if_misaligned"):  # since 2.15, of what compiled functions are given
         _hook(guards, "copy_if_misaligned", _pin_hook)
+    for owner, name in _PACKAGED:
+        if hasattr(getattr(torch._C._aoti, owner, None), name):
+            _hook(getattr(torch._C._aoti, owner), name, _pin_hook)
     for name in _NCCL_CALLS:
         _hook(torch._C, name, _nccl_hook)
     for name in ("capture_begin", "replay", "register_generator_state"):

@@ -183,10 +183,23 @@ def _written_name(kernel: Any, argument: str) -> str:
     return f"kept_{argument}"
 
 
-# Whose `run` launches, by module, and the hook on it.
+def _graph_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For calls of Inductor's graphs: one that it wrote in C++ launches unseen."""
+
+    def call(self: Any, inputs: list[Any]) -> Any:
+        if not getattr(self, "fx_kwargs", {}).get("cpp_wrapper"):
+            return original(self, inputs)
+        with torch.cuda.lms.pin(*_tensors_in(inputs)):
+            return original(self, inputs)
+
+    return call
+
+
+# What launches, by module: a class, its method, and the hook on it.
 _LAUNCHERS = {
-    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", _tuner_hook),
-    "triton.runtime.jit": ("JITFunction", _launch_hook),
+    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", "run", _tuner_hook),
+    "torch._inductor.output_code": ("CompiledFxGraph", "__call__", _graph_hook),
+    "triton.runtime.jit": ("JITFunction", "run", _launch_hook),
 }
 
 
@@ -218,11 +231,11 @@ _undo: list[Callable[[], None]] = []
 
 
 def _hook(module: ModuleType) -> None:
-    name, make = _LAUNCHERS[module.__name__]
+    name, method, make = _LAUNCHERS[module.__name__]
     owner = getattr(module, name)
-    original = owner.run
-    owner.run = wraps(original)(make(original))
-    _undo.append(lambda: setattr(owner, "run", original))
+    original = getattr(owner, method)
+    setattr(owner, method, wraps(original)(make(original)))
+    _undo.append(lambda: setattr(owner, method, original))
 
 
 def install() -> None:
