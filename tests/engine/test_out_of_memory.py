@@ -24,7 +24,6 @@ def test_errors_that_count(device: Device, subtests: pytest.Subtests, kernels: s
 MODES = {
     "on": {},
     "chaos": {"PYTORCH_LMS": "chaos"},
-    "original": {"PYTORCH_LMS_CONF": "policy:original"},
     "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
 }
 

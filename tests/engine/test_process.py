@@ -6,13 +6,15 @@ import checked
 import pytest
 from support.device import Device
 
-TIMES = 4  # what depends on the order of threads at exit shows now and then
+# What depends on the order of threads at exit shows now and then: where the device has some.
+TIMES = {"inline": 1, "async": 3}
 
 
-@pytest.mark.parametrize("kernels", ["inline", "async"])
+@pytest.mark.parametrize("kernels", TIMES)
 def test_process(device: Device, subtests: pytest.Subtests, kernels: str) -> None:
+    times = TIMES[kernels]
     done = device.run(
-        checked.CHECKS / "process.py", "on", TIMES, capacity="64M", devices=2, kernels=kernels
+        checked.CHECKS / "process.py", "on", times, capacity="64M", devices=2, kernels=kernels
     )
     assert done.status == 0, done.stderr
     checked.expect_passed(checked.read(done), subtests)
