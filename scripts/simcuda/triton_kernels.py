@@ -381,8 +381,10 @@ def _mathematics(name: str) -> Callable[..., Any]:
     from triton.runtime.interpreter import TensorHandle
 
     known = _NAMES.get(name, name)
-    compute = getattr(torch, known, None) or getattr(torch.special, known, None)
-    compute = _fused if name == "fma" else compute
+    if known == "fma":
+        compute: Any = _fused
+    else:
+        compute = getattr(torch, known, None) or getattr(torch.special, known, None)
 
     def call(*args: Any, **_: Any) -> Any:
         if compute is None:

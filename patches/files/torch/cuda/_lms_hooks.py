@@ -404,7 +404,7 @@ def install() -> None:
     _hook(profiler, "_enable_profiler", _profiler_hook(is_on=True))
     _hook(profiler, "_disable_profiler", _profiler_hook(is_on=False))
     torch.ops.lms.set_profiled(profiler._is_profiler_enabled)
-    _lms_launches.install()
+    _lms_launches.install(_hook)
 
 
 def remove() -> None:

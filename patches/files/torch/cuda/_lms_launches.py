@@ -17,7 +17,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -183,7 +182,7 @@ def _written_name(kernel: Any, argument: str) -> str:
     return f"kept_{argument}"
 
 
-def _graph_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+def _cpp_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     """For calls of Inductor's graphs: one that it wrote in C++ launches unseen."""
 
     def call(self: Any, inputs: list[Any]) -> Any:
@@ -198,13 +197,23 @@ def _graph_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 # What launches, by module: a class, its method, and the hook on it.
 _LAUNCHERS = {
     "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", "run", _tuner_hook),
-    "torch._inductor.output_code": ("CompiledFxGraph", "__call__", _graph_hook),
+    "torch._inductor.output_code": ("CompiledFxGraph", "__call__", _cpp_hook),
     "triton.runtime.jit": ("JITFunction", "run", _launch_hook),
 }
 
 
+# Replaces an attribute of an owner by what a hook makes of it, until hooks are removed.
+Hook = Callable[[Any, str, Callable[[Callable[..., Any]], Any]], None]
+
+
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Hooks the modules that are not imported yet as soon as they are."""
+
+    hook: Hook
+
+    def apply_to(self, module: ModuleType) -> None:
+        name, method, make = _LAUNCHERS[module.__name__]
+        self.hook(getattr(module, name), method, make)
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
         if name not in _LAUNCHERS:
@@ -220,32 +229,23 @@ class _WhenImported(importlib.abc.MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 execute(module)
                 if self in sys.meta_path:  # still on
-                    _hook(module)
+                    self.apply_to(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 _finder = _WhenImported()
-_undo: list[Callable[[], None]] = []
 
 
-def _hook(module: ModuleType) -> None:
-    name, method, make = _LAUNCHERS[module.__name__]
-    owner = getattr(module, name)
-    original = getattr(owner, method)
-    setattr(owner, method, wraps(original)(make(original)))
-    _undo.append(lambda: setattr(owner, method, original))
-
-
-def install() -> None:
+def install(hook: Hook) -> None:
+    _finder.hook = hook
     sys.meta_path.insert(0, _finder)
     for name in _LAUNCHERS:
         if name in sys.modules:
-            _hook(sys.modules[name])
+            _finder.apply_to(sys.modules[name])
 
 
 def remove() -> None:
+    """No more modules are hooked. Whoever has given the hook removes what it did."""
     sys.meta_path.remove(_finder)
-    while _undo:
-        _undo.pop()()
