@@ -8,6 +8,7 @@ source says, when the stream gets there. In virtual time nothing is computed: se
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -100,6 +101,7 @@ def attach() -> None:
     )
     _kept.append(runner)
     library().simcudaSetRunner(ctypes.byref(runner))
+    atexit.register(library().simcudaSetRunner, None)  # graphs live longer than what it calls
     changes = {
         "triton.compiler.compiler": _remember_sources,
         "triton.testing": triton_trials.count_programs,

@@ -100,6 +100,23 @@ def test_tuning_computes_nothing_and_is_repeatable(simulate):
     )
 
 
+def test_a_graph_outlives_the_program(simulate):
+    simulate(
+        """
+        import sys, torch
+        from triton_kernels_of_tests import add_scaled
+        x, out = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+        add_scaled[(4,)](x, x, out, 1.0, 1000, block=256)
+        sys.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(sys.graph):
+            add_scaled[(4,)](x, x, out, 2.0, 1000, block=256)
+        sys.graph.replay()
+        assert out.eq(3).all()
+        """,
+        kernels="async",
+    )
+
+
 def test_addresses_must_be_the_devices(simulate):
     done = simulate(
         """

@@ -24,6 +24,7 @@ class Listed:
     ratio: float = 2.0
     gpu: str | None = None
     triton: bool = False
+    graphs: bool = False
 
     @property
     def needs_libraries(self) -> bool:

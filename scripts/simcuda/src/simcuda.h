@@ -53,7 +53,7 @@ struct SimcudaRunner {
   int (*measure)(int64_t function, const unsigned* grid, SimcudaKernel* cost);
 };
 
-// Lives for ever.
+// Lives until there is no runner (null) any more, as at the program's end.
 SIMCUDA_API void simcudaSetRunner(const SimcudaRunner* by);
 
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async

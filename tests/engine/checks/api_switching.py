@@ -83,6 +83,19 @@ class TestApiSwitching(TestCase):
         assert not torch.cuda.get_enabled_lms()
         assert_same(model(x), expected)
 
+    def test_enable_after_a_graph_was_captured(self) -> None:
+        """It has the addresses of what it uses."""
+        x = torch.ones(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.reclaim_inactive()
+        others = torch.full((1 << 20,), 7.0, device="cuda")  # where x would have been
+        graph.replay()
+        assert y.eq(2).all()
+        assert others.eq(7).all()
+
     def test_enable_with_fake_tensors(self) -> None:
         """They say that they are on the device, and torch.compile leaves some behind."""
         with FakeTensorMode():

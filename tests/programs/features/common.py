@@ -28,6 +28,7 @@ class Feature:
     title: str
     body: Body
     triton: bool = False  # whether Triton compiles kernels of it
+    graphs: bool = False  # whether it is captured: what graphs use stays on the device
 
     def run(self) -> Result:
         """Runs it to its end; digests of what it returns and of the other tensors."""
@@ -42,7 +43,9 @@ class Feature:
             except StopIteration as end:
                 results = {name: digest(value) for name, value in end.value.items()}
                 return results | {"others": digest(others), "held": held}
-            if self.triton:  # kernels have had addresses, and yet nothing stays for them
+            if (
+                self.triton and not self.graphs
+            ):  # kernels have had addresses, and yet nothing stays for them
                 held = max(held, torch.cuda.lms.stats()["pinned_bytes.all.current"])
 
 
@@ -54,7 +57,12 @@ class Section:
         self.features: dict[str, Feature] = {}
 
     def __call__(
-        self, title: str, ratio: float = 2.0, gpu: str | None = None, triton: bool = False
+        self,
+        title: str,
+        ratio: float = 2.0,
+        gpu: str | None = None,
+        triton: bool = False,
+        graphs: bool = False,
     ) -> Callable[[Body], Body]:
         """Adds a feature.
 
@@ -64,10 +72,11 @@ class Section:
                 they do not share the allocator's segments.
             gpu: why the simulated device cannot run it, if it cannot.
             triton: whether Triton compiles kernels of it.
+            graphs: whether it is captured.
         """
 
         def add(body: Body) -> Body:
-            self.features[body.__name__] = Feature(title, body, triton)
+            self.features[body.__name__] = Feature(title, body, triton, graphs)
             return body
 
         return add

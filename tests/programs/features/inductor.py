@@ -58,6 +58,26 @@ def broken_graphs() -> Generator[None, None, Result]:
     return {"y": y, "gradient": x.grad}
 
 
+@feature('`torch.compile`, `mode="reduce-overhead"`', ratio=1.4, triton=True, graphs=True)
+def replayed() -> Generator[None, None, Result]:
+    """Runs once for itself, is captured the second time, and replayed then."""
+    torch._dynamo.reset()
+    model = perceptron(WIDTH, layers=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(model, mode="reduce-overhead")
+    results = []
+    for seed in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = compiled(numbers(WIDTH, WIDTH, seed=seed)).square().mean()
+        yield
+        loss.backward()
+        yield
+        optimizer.step()
+        optimizer.zero_grad()
+        results.append(loss)
+    return {"losses": results, "weights": model.state_dict()}
+
+
 @feature("Compiled autograd", triton=True)
 def compiled_autograd() -> Generator[None, None, Result]:
     torch._dynamo.reset()

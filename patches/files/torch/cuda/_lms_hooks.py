@@ -232,6 +232,14 @@ def _graph_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return with_native_numbers
 
 
+def _capture_end_hook(original: Callable[..., None]) -> Callable[..., None]:
+    def capture_end(*args: Any) -> None:
+        original(*args)
+        _lms_log.tell_of_capture()
+
+    return capture_end
+
+
 def _thread_hook(original: Callable[..., None]) -> Callable[..., None]:
     def start(self: threading.Thread) -> None:
         run = self.run
@@ -395,6 +403,7 @@ def install() -> None:
         _hook(torch._C, name, _nccl_hook)
     for name in ("capture_begin", "replay", "register_generator_state"):
         _hook(torch.cuda.CUDAGraph, name, _graph_hook)
+    _hook(torch.cuda.CUDAGraph, "capture_end", _capture_end_hook)
     _hook(threading.Thread, "start", _thread_hook)
     for module in (torch.autograd, torch.autograd.graph):
         _hook(module, "_engine_run_backward", _backward_hook)

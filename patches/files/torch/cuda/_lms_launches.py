@@ -2,10 +2,10 @@
 
 Inductor and users launch them by the addresses of tensors, which no operator shows. Each launch
 becomes an operator to the engine. Any launch does by being told of when it begins and ends (Note
-[Launches] in LMSOperatorLaunch.h): its tensors are paged in and pinned until it is queued. What is
-known of Inductor's kernels makes most of them operators of the dispatcher, launched by the engine
-(Note [Kernels as operators] in LMSOperatorKernel.h): that takes less time, and such a kernel can
-run again.
+[Launches] in LMSOperatorLaunch.h): its tensors are paged in and pinned until it is queued. What
+Inductor launches by PyTorch's static launcher becomes an operator of the dispatcher, launched by
+the engine (Note [Kernels as operators] in LMSOperatorKernel.h): that takes less time, and most of
+these can run again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def _tensors_in(arguments: Iterable[Any]) -> tuple[torch.Tensor, ...]:
     for arg in arguments:
         if isinstance(arg, torch.Tensor):
             found.append(arg)
-        elif isinstance(getattr(arg, "base", None), torch.Tensor):
+        elif type(arg) is not int and isinstance(getattr(arg, "base", None), torch.Tensor):
             found.append(arg.base)
     return tuple(found)
 
 
 def _launch_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     """For `run` of what launches a kernel of its own, with the arguments that it is called with."""
-    begin, end = torch.ops.lms.begin_launch.default, torch.ops.lms.end_launch.default
+    ops = torch.ops.lms
+    begin, end = ops.begin_launch.default._op, ops.end_launch.default._op  # a microsecond less
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("warmup"):
@@ -67,10 +68,10 @@ def _launch_hook(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, *args, **kwargs)
         except BaseException:
             here.tensors = outer
-            end(failed=True)
+            end(True)
             raise
         here.tensors = outer
-        end(failed=False)
+        end(False)
         return result
 
     return run
@@ -82,11 +83,12 @@ def _tuner_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         launchers = self.launchers
-        if len(launchers) == 1 and hasattr(launchers[0], "_lms_is_operator"):
+        is_operator = launchers[0].__dict__.get("_lms_is_operator") if launchers else None
+        if is_operator:
             return original(self, *args, **kwargs)
         result = launch(self, *args, **kwargs)
-        if len(self.launchers) == 1:
-            _make_operator(self, self.launchers[0])
+        if is_operator is None and len(self.launchers) == 1:
+            self.launchers[0]._lms_is_operator = _make_operator(self, self.launchers[0])
         return result
 
     return run
@@ -94,8 +96,8 @@ def _tuner_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _written_by(kernel: Any, args: tuple[Any, ...]) -> int:
     """A bit for each tensor that the kernel may write to: all but what Inductor says it reads."""
-    if getattr(kernel, "mutated_arg_names", None) is None or getattr(kernel, "custom_kernel", True):
-        return _ALL  # a user's
+    if _is_users(kernel):
+        return _ALL
     written = _ALL
     position = 0
     for name, arg in zip(kernel.fn.arg_names, args):
@@ -106,40 +108,64 @@ def _written_by(kernel: Any, args: tuple[Any, ...]) -> int:
     return written
 
 
+def _is_users(kernel: Any) -> bool:
+    return getattr(kernel, "custom_kernel", True)  # Triton's own classes have no such attribute
+
+
 def _is_read(kernel: Any, argument: str) -> bool:
+    """Whether Inductor says that the kernel only reads it."""
+    if _is_users(kernel):
+        return False
     return argument.startswith(_READ) and argument not in kernel.mutated_arg_names
 
 
 # What Inductor makes kernels by that have no effects but what they write.
-_PLAIN = ("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION")
+_PURE = ("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION")
 
 # In the source of one that is not the same each time, or does something else.
-_NOT_PLAIN = ("atomic", "grid_barrier", "print")
+_NOT_PURE = ("atomic", "grid_barrier", "print")
+
+
+def _is_pure(kernel: Any) -> bool:
+    """Whether it gives the same bits each time, and does nothing else."""
+    if _is_users(kernel) or kernel.heuristic_type.name not in _PURE:
+        return False
+    source = getattr(kernel.fn, "src", None)
+    return source is not None and not any(word in source for word in _NOT_PURE)
+
+
+# Of a static launcher that does more than to launch (since PyTorch 2.15).
+_MORE = ("global_scratch_size", "profile_scratch_size", "_has_tensordesc", "device_agnostic")
+
+# Its letters for types that the engine passes on: an address, floats, and integers.
+_TYPES = frozenset("Ofd" + "ibhl" + "IBHK")
+
+_MOST_ARGUMENTS = 64  # of an operator: PyTorch refuses a schema with more
+
+# How an operator that launches begins: the grid, and the stream to launch on.
+_PLACE = ("int grid_x", "int grid_y", "int grid_z", "int? stream")
 
 _numbers = itertools.count()
 _loaded: list[Any] = []  # static launchers, which may unload their kernels when they die
 
 
-def _make_operator(kernel: Any, launcher: Any) -> None:
-    """Lets the engine launch what PyTorch's static launcher does, where it knows all it needs."""
+def _make_operator(kernel: Any, launcher: Any) -> bool:
+    """Lets the engine launch what PyTorch's static launcher does; whether it knows all it needs."""
     static = getattr(launcher.__globals__.get("runner"), "__self__", None)
     types = getattr(static, "arg_tys", None)
-    source = getattr(kernel.fn, "src", None)
     if (
         types is None
-        or source is None
+        or not _TYPES.issuperset(types)
         or static.function is None
-        or hasattr(kernel, "_cached_launcher")  # PyTorch 2.15 has a shorter way of its own
-        or getattr(kernel, "custom_kernel", True)
-        or kernel.heuristic_type.name not in _PLAIN
-        or any(word in source for word in _NOT_PLAIN)
+        or any(getattr(static, name, None) for name in _MORE)
     ):
-        return
+        return False
     names = [
         name for number, name in enumerate(static.arg_names) if number not in static.full_constexprs
     ]
-    if len(names) != len(types):
-        return
+    if len(names) != len(types) or len(_PLACE) + len(names) > _MOST_ARGUMENTS:
+        return False
+    is_pure = _is_pure(kernel)
     arguments, letters = [], ""
     for name, letter in zip(names, types):
         if letter != "O":
@@ -147,16 +173,16 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
         elif _is_read(kernel, name):
             arguments.append(f"Tensor {name}")
         else:
-            arguments.append(f"Tensor(w{len(arguments)}!) {_written_name(kernel, name)}")
+            known_as = _written_name(kernel, name) if is_pure else f"kept_{name}"
+            arguments.append(f"Tensor(w{len(arguments)}!) {known_as}")
             letter = "W"
         letters += letter
     scratch = "".join(
         "O" for kind in ("global", "profile") if getattr(static, f"has_{kind}_scratch", False)
     )
-    overload = f"lms{next(_numbers)}"
+    overload = f"{'lms_pure' if is_pure else 'lms'}{next(_numbers)}"
     torch.ops.lms.define_kernel(
-        f"triton::{static.name}.{overload}(int grid_x, int grid_y, int grid_z, int? stream, "
-        f"{', '.join(arguments)}) -> ()",
+        f"triton::{static.name}.{overload}({', '.join((*_PLACE, *arguments))}) -> ()",
         static.function,
         static.num_warps,
         static.shared,
@@ -164,8 +190,10 @@ def _make_operator(kernel: Any, launcher: Any) -> None:
     )
     operator = getattr(getattr(torch.ops.triton, static.name), overload)
     launcher.__globals__["runner"] = operator._op
-    launcher._lms_is_operator = True
+    if hasattr(kernel, "_cached_launcher"):  # PyTorch 2.15 keeps one for all launches to come
+        kernel._cached_launcher = launcher
     _loaded.append(static)
+    return True
 
 
 def _written_name(kernel: Any, argument: str) -> str:

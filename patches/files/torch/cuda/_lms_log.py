@@ -1,8 +1,8 @@
 """What Large Model Support tells the log at INFO.
 
-That memory ran short; who took an address, which keeps a storage on the device; at the end, what
-LMS did. Nothing calls back from the engine. The statistics are looked at when a backward pass
-begins, at most once a second, and only while somebody listens.
+That memory ran short; who took an address, or captured a graph, which keeps storages on the device;
+at the end, what LMS did. Nothing calls back from the engine. The statistics are looked at when a
+backward pass begins, at most once a second, and only while somebody listens.
 """
 
 from __future__ import annotations
@@ -87,6 +87,24 @@ class _Report:
                 linecache.getline(path, line).strip(),
             )
 
+    def tell_of_capture(self, device: int, is_earlier: bool) -> None:
+        kept = _size(engine().stats(device)["pinned_bytes.all.current"])
+        if is_earlier:
+            logger.info(
+                "cuda:%d: CUDA graphs were captured before LMS was turned on, and may use any "
+                "tensor there is by now. All stay on the device: %s. Turn LMS on first.",
+                device,
+                kept,
+            )
+        elif self.is_new("capture", device):
+            logger.info(
+                "cuda:%d: a CUDA graph was captured, as torch.compile does with "
+                'mode="reduce-overhead". What graphs use stays on the device: %s of what LMS '
+                "manages by now.",
+                device,
+                kept,
+            )
+
     def is_new(self, event: str, device: int) -> bool:
         is_new = (event, device) not in self.told
         self.told.add((event, device))
@@ -123,6 +141,12 @@ def tell_of_address(storage: torch.UntypedStorage) -> None:
     """A storage is held, for whoever has called; told once for each line of a program."""
     if _report is not None and not _report.is_silent():
         _report.tell_of_address(storage, sys._getframe(1))
+
+
+def tell_of_capture(is_earlier: bool = False) -> None:
+    """A graph was captured on the current device, told once; or before LMS was turned on."""
+    if _report is not None and not _report.is_silent():
+        _report.tell_of_capture(torch.cuda.current_device(), is_earlier)
 
 
 def _account(stats: dict[str, int], seconds: float) -> str:

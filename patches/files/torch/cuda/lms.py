@@ -146,14 +146,23 @@ def set_enabled_lms(enabled: bool) -> None:
 
 
 def _adopt_existing(ops: Any) -> None:
-    """Makes the tensors that Python knows reclaimable before an operator touches them."""
+    """Makes the tensors that Python knows reclaimable before an operator touches them.
+
+    Where CUDA graphs have been captured they stay on the device: graphs have addresses.
+    """
     if not torch.cuda.is_initialized():
         return
-    for obj in gc.get_objects():
+    objects = gc.get_objects()
+    has_graphs = any(issubclass(type(obj), torch.cuda.CUDAGraph) for obj in objects)
+    for obj in objects:
         if issubclass(type(obj), torch.Tensor):
             storage = _lms_hooks.storage_of(obj)
             if storage is not None:
                 ops.adopt(storage)
+                if has_graphs:
+                    ops.hold(storage)
+    if has_graphs:
+        _lms_log.tell_of_capture(is_earlier=True)
     ops.apply_limits()  # what they hold beyond the limit can leave now
 
 

@@ -42,7 +42,9 @@ class Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   ~Launch() {
-    by_.forget(number_);
+    if (runner.load() == &by_) {
+      by_.forget(number_);
+    }
   }
   void run() const {
     if (by_.run(number_) != 0) {

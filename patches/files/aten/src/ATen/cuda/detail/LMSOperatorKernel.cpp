@@ -147,4 +147,8 @@ bool is_kernel(const c10::OperatorHandle& op) {
       starts_with(op.schema().overload_name(), "lms");
 }
 
+bool is_pure_kernel(const c10::OperatorHandle& op) {
+  return is_kernel(op) && starts_with(op.schema().overload_name(), "lms_pure");
+}
+
 } // namespace at::cuda::lms

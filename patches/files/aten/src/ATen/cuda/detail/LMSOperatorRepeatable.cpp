@@ -126,7 +126,7 @@ bool is_repeatable(
     c10::ArrayRef<c10::IValue> arguments) {
   const auto& schema = op.schema();
   if (is_kernel(op)) {
-    return true;
+    return is_pure_kernel(op);
   }
   std::string_view name = schema.name();
   if (is_in_place(schema)) {
