@@ -18,6 +18,8 @@ from typing import Any
 # A capture that fails, as some of these mean to, leaves PyTorch's allocator and its generator of
 # random numbers in it: every later test of the process would fail.
 CAPTURES = re.compile(r"cuda_graph|test_cuda\.py::.*graph")
+# Kernels of Triton are for CUDA, whatever the tests are called.
+FOR_CUDA = re.compile(r"cuda|test_triton_kernels\.py", re.IGNORECASE)
 RANKS = ("passed", "skipped", "failed")  # of a test's phases, the last one counts
 
 
@@ -31,7 +33,7 @@ def chosen(names: list[str]) -> set[str]:
     if only := os.environ.get("UPSTREAM_ONLY"):
         return set(Path(only).read_text().splitlines())
     part, parts = map(int, os.environ["UPSTREAM_PART"].split("/"))
-    for_cuda = (name for name in names if "cuda" in name.lower() and not CAPTURES.search(name))
+    for_cuda = (name for name in names if FOR_CUDA.search(name) and not CAPTURES.search(name))
     return {name for name in for_cuda if zlib.crc32(name.encode()) % parts == part - 1}
 
 
@@ -62,6 +64,19 @@ def pytest_runtest_logreport(report: Any) -> None:
 def pytest_runtest_logfinish(nodeid: str) -> None:
     message = _messages.get(nodeid, "")
     write(test=nodeid, outcome=_outcomes.get(nodeid, "skipped"), message=message)
+    if message and is_broken():
+        os._exit(1)
+
+
+def is_broken() -> bool:
+    """Whether a kernel has failed: CUDA is of no use to the process from then on."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:
