@@ -127,6 +127,13 @@ RIVALS = (
         module="deterministic",
         usual=False,
     ),
+    replace(
+        _LMS,
+        name="lms_stepping",
+        description=_LMS.description + ", and the optimizer's step within the backward pass",
+        module="stepping",
+        usual=False,
+    ),
     Rival(
         "lms_copies",
         "Large Model Support that makes nothing again",

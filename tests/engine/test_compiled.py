@@ -68,7 +68,7 @@ def test_a_kernel_of_the_user(device: Device, kernels: str) -> None:
 
 
 @pytest.mark.skipif(
-    version("torch").startswith(("2.6.",)),
+    version("torch").startswith(("2.6.", "2.7.")),
     reason="its Inductor does not launch by the static launcher alone, so no kernel can run again",
 )
 def test_kernels_that_run_again(device: Device, subtests: pytest.Subtests) -> None:

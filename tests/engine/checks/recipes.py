@@ -24,6 +24,7 @@ from harness import (
     skip_without_second_device,
 )
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.common_utils import TestCase
@@ -375,6 +376,14 @@ class TestRecipes(TestCase):
                 assert_same(z, torch.square(data(8, 256)))
             negative = torch.vmap(torch.neg)(rows)
         assert_same(negative, -torch.square(data(8, 256)))
+
+    def test_made_under_the_python_dispatcher(self) -> None:
+        """As where Inductor folds constants: Python may choose the kernel, so it is copied."""
+        x = data().cuda()
+        with enable_python_dispatcher(), making(0):
+            y = x * 2
+        with making(0):
+            assert_same(y, data() * 2)
 
     def test_with_the_flags_of_its_time(self) -> None:
         def flags(x: torch.Tensor) -> torch.Tensor:

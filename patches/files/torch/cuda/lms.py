@@ -50,6 +50,8 @@ from ._lms_stats import device_index, stats
 if TYPE_CHECKING:
     from torch.types import Device
 
+    from ._lms_stepping import SteppingInBackward
+
 
 __all__ = [
     "enable_thread",
@@ -71,6 +73,7 @@ __all__ = [
     "set_size_lms",
     "stats",
     "step",
+    "step_in_backward",
 ]
 
 for _function in (metrics, report, stats):
@@ -333,6 +336,41 @@ def step() -> None:
     """
     if is_loaded():
         engine().step_trace()
+
+
+def step_in_backward(optimizer: torch.optim.Optimizer) -> SteppingInBackward:
+    r"""Step with each parameter within the backward pass, as soon as its gradient is complete.
+
+    The optimizer's state then comes and goes under the computation of the other gradients, and
+    gradients do not pile up. The program stays as it is, and so do its results, to the last bit::
+
+        torch.cuda.lms.step_in_backward(optimizer)
+        for x, y in data:
+            loss_of(model(x), y).backward()
+            optimizer.step()  # has nothing left to do, but for its hooks and schedulers
+            optimizer.zero_grad()
+
+    After the backward pass there are no gradients to look at. What needs all of them, clipping by
+    their norm and gradient scaling, runs the backward pass twice: call
+    :meth:`SteppingInBackward.backward` in place of ``loss.backward()``. Where gradients are
+    accumulated, see :meth:`SteppingInBackward.accumulating`. It works with LMS off as well.
+
+    Args:
+        optimizer (torch.optim.Optimizer): any but LBFGS. It has all its parameters by now.
+
+    Returns:
+        SteppingInBackward: keep it if you need its methods.
+
+    Raises:
+        TypeError: if ``optimizer`` is none.
+        ValueError: if it is LBFGS, has parameters of FullyShardedDataParallel, or some with which
+            another optimizer steps in backward passes.
+        RuntimeError: within a backward pass, if gradients are averaged by
+            DistributedDataParallel, or more of one comes after its step.
+    """
+    from ._lms_stepping import SteppingInBackward  # which needs torch.nn and torch.optim
+
+    return SteppingInBackward(optimizer)
 
 
 def _record(path: str) -> None:

@@ -83,6 +83,11 @@ std::shared_ptr<Recipe> Recipe::begin(
   if (pins.size() != 1 || !is_repeatable(op, arguments)) {
     return nullptr;
   }
+  // Python chooses the kernel, maybe one of its own, as long as the thread is
+  // in its dispatcher.
+  if (below.has(c10::DispatchKey::PythonDispatcher)) {
+    return nullptr;
+  }
   const auto flags = Flags::now();
   if (!flags) {
     return nullptr;
