@@ -16,6 +16,7 @@ SCENARIOS = {
     "accumulated": "`DistributedDataParallel`, gradients accumulated with `no_sync`",
     "sharded_optimizer": "`ZeroRedundancyOptimizer`, at three times the device's memory",
     "sharded_weights": "`fully_shard` (FSDP2)",
+    "sharded_weights_stepping": "`fully_shard`, with steps within the backward pass",
     "sharded_weights_on_the_host": "`fully_shard` with `CPUOffloadPolicy`",
     "split_layers": "Tensor parallel, by columns and rows",
     "groups": "Groups of collectives, batches of sends and receives",

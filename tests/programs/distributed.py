@@ -153,14 +153,28 @@ def all_processes() -> DeviceMesh:
     return DeviceMesh.from_group(group, "cuda")
 
 
-def sharded_weights(**options: Any) -> Result:
+def sharded_perceptron(**options: Any) -> nn.Module:
     model = perceptron()
     options["mesh"] = all_processes()
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, **options)
-    fully_shard(model, **options)
+    return fully_shard(model, **options)
+
+
+def sharded_weights(**options: Any) -> Result:
+    model = sharded_perceptron(**options)
     return train(model, adamw(model))
+
+
+def sharded_weights_stepping() -> Result:
+    """The optimizer steps within the backward pass: the same bits as otherwise."""
+    model = sharded_perceptron()
+    optimizer = adamw(model)
+    torch.cuda.lms.step_in_backward(optimizer)
+    result = train(model, optimizer)
+    assert result == sharded_weights()
+    return result
 
 
 def sharded_weights_on_the_host() -> Result:
@@ -302,6 +316,7 @@ SCENARIOS: dict[Callable[[], Result], float] = {
     accumulated: 2.0,
     sharded_optimizer: 3.0,
     sharded_weights: 1.5,
+    sharded_weights_stepping: 1.5,
     sharded_weights_on_the_host: 0.6,
     compiled_sharded_weights: 1.5,
     split_layers: 2.0,

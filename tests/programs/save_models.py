@@ -70,6 +70,16 @@ def with_transformers(model: Model, folder: Path, expected: dict[str, Tensor]) -
     saved("Trainer.save_model", files_in(folder / "trainer"), expected)
 
 
+def with_lms(model: Model, folder: Path, expected: dict[str, Tensor]) -> None:
+    """As the libraries read it."""
+    torch.cuda.lms.save(model, folder / "lms.safetensors")
+    saved("lms.save", load_file(folder / "lms.safetensors"), expected)
+    torch.cuda.lms.save(model, folder / "lms", max_shard_bytes=20 << 20)
+    model.config.save_pretrained(folder / "lms")
+    again = Model.from_pretrained(folder / "lms").cuda()
+    saved("lms.save, shards", again.state_dict(), expected)
+
+
 def trained_once(model: nn.Module) -> torch.optim.Optimizer:
     """An optimizer with state, after a step that changed nothing."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
@@ -160,6 +170,7 @@ def main(folder: Path) -> None:
     saved("save_file", load_file(folder / "file"), expected)
 
     with_transformers(model, folder, expected)
+    with_lms(model, folder, expected)
     with_accelerate(model, folder, expected)
     with_checkpoints(model, folder, expected)
     with_peft(folder)

@@ -34,8 +34,9 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,10 +63,12 @@ __all__ = [
     "get_size_lms",
     "is_available",
     "is_resident",
+    "load",
     "metrics",
     "pin",
     "reclaim_inactive",
     "report",
+    "save",
     "set_enabled_lms",
     "set_host_limit",
     "set_limit_lms",
@@ -371,6 +374,75 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> SteppingInBackward:
     from ._lms_stepping import SteppingInBackward  # which needs torch.nn and torch.optim
 
     return SteppingInBackward(optimizer)
+
+
+def load(
+    model: torch.nn.Module,
+    checkpoint: str | os.PathLike[str],
+    *,
+    device: Device = None,
+    strict: bool = True,
+) -> None:
+    r"""Load a model that may be larger than device memory, a tensor at a time.
+
+    A module that was made on the device ``meta`` has no memory yet::
+
+        with torch.device("meta"):
+            model = Model()
+        torch.cuda.lms.load(model, "model.safetensors.index.json")
+
+    Each tensor is read from its file into device memory, converted to the model's dtype, and with
+    LMS on leaves to host memory when device memory runs short. There is never a second copy of the
+    model. Tensors that have values already get the checkpoint's in place.
+
+    Args:
+        model (torch.nn.Module): on ``meta``, or with values.
+        checkpoint (path): a file of safetensors, an index of several (``*.index.json``), a folder
+            with one of these, or what ``torch.save(model.state_dict(), ...)`` wrote.
+        device (torch.device or int, optional): where what is on ``meta`` goes. Default: the current
+            CUDA device.
+        strict (bool, optional): whether the names must be the same. What is on ``meta`` must be in
+            the checkpoint in any case. A parameter with two names needs one of them.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if names or shapes differ, a file is broken, or a tensor on ``meta`` is in no
+            checkpoint. The model is unchanged then.
+    """
+    from ._lms_checkpoint import load as load_from
+
+    index = device_index(device)
+    load_from(model, Path(checkpoint), torch.device("cuda", index), strict)
+
+
+def save(
+    model: torch.nn.Module | Mapping[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | None = None,
+) -> None:
+    r"""Save a model in the format of safetensors, a tensor at a time.
+
+    No more than one tensor is copied at a time, so the model may be larger than host memory has
+    room for twice. Of a tensor with several names the first is saved. ``safetensors``,
+    ``transformers`` and :func:`load` read the files.
+
+    Args:
+        model (torch.nn.Module or mapping): a module, or tensors by name.
+        path (path): the file, replaced when all is written; with ``max_shard_bytes`` a folder, made
+            if there is none.
+        max_shard_bytes (int, optional): bytes of tensors in each of several files
+            ``model-00001-of-00002.safetensors``, with an index.
+
+    Raises:
+        ValueError: if a tensor has no bytes of its own, or a dtype that the format has not.
+        OSError: if a file cannot be written. None is left half-written.
+    """
+    from ._lms_checkpoint import save as save_to
+
+    tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    most = None if max_shard_bytes is None else _bytes(max_shard_bytes, "max_shard_bytes")
+    save_to(tensors, Path(path), most)
 
 
 def _record(path: str) -> None:
