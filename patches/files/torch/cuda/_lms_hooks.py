@@ -394,8 +394,9 @@ def install() -> None:
     _hook(torch._C, "_is_alias_of", _alias_hook)
     _hook(torch._C, "_is_cow_tensor", _pin_hook)
     guards = torch._C._dynamo.guards
-    if hasattr(guards, "copy_if_misaligned"):  # since 2.15, of what compiled functions are given
-        _hook(guards, "copy_if_misaligned", _pin_hook)
+    for name in ("copy_misaligned", "copy_if_misaligned"):  # what compiled functions are given
+        if hasattr(guards, name):  # 2.12 has the one, 2.15 the other
+            _hook(guards, name, _pin_hook)
     for owner, name in _PACKAGED:
         if hasattr(getattr(torch._C._aoti, owner, None), name):
             _hook(getattr(torch._C._aoti, owner), name, _pin_hook)
