@@ -8,7 +8,6 @@ parameter at a time comes and goes under the computation of the other gradients.
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
@@ -44,7 +44,6 @@ class SteppingInBackward:
         self._optimizer = optimizer
         self._bare_step = _bare_step(type(optimizer))
         self._mode = _Mode.STEP
-        self._lock = threading.Lock()  # each device's part of a backward pass has a thread
         self._group_of: dict[torch.Tensor, int] = {}
         self._stepped: set[torch.Tensor] = set()  # since the last optimizer.step()
         self._kept: dict[torch.Tensor, torch.Tensor] = {}  # gradients of backward passes before
@@ -102,7 +101,15 @@ class SteppingInBackward:
 
         Returns:
             torch.Tensor: the norm before it is clipped; None without ``max_norm``.
+
+        Raises:
+            RuntimeError: if weights are sharded by ``fully_shard``.
         """
+        if any(map(is_traceable_wrapper_subclass, self._group_of)):
+            raise RuntimeError(
+                "stepping.backward() knows no norm of sharded weights: this process has a part of "
+                "each gradient. Clip nothing, or step after the backward pass."
+            )
         self._kept = {one: one.grad for one in self._group_of if one.grad is not None}
         for parameter in self._kept:
             parameter.grad = None
@@ -171,17 +178,16 @@ class SteppingInBackward:
         }
         alone: Any = object.__new__(type(self._optimizer))
         alone.__dict__.update(self._optimizer.__dict__, param_groups=[group])
-        with self._lock:
-            if parameter in self._stepped:
-                raise RuntimeError(
-                    "a gradient came after the step that the backward pass took with its parameter "
-                    "already, since the last optimizer.step(). Call optimizer.step() after each "
-                    "backward pass. To accumulate gradients run all but the last one inside "
-                    "`with stepping.accumulating():`. Blocks that share weights cannot be "
-                    "checkpointed with use_reentrant=True."
-                )
-            self._stepped.add(parameter)
-            self._bare_step(alone)
+        if parameter in self._stepped:
+            raise RuntimeError(
+                "a gradient came after the step that the backward pass took with its parameter "
+                "already, since the last optimizer.step(). Call optimizer.step() after each "
+                "backward pass. To accumulate gradients run all but the last one inside "
+                "`with stepping.accumulating():`. Blocks that share weights cannot be checkpointed "
+                "with use_reentrant=True."
+            )
+        self._stepped.add(parameter)
+        self._bare_step(alone)
 
     def _end_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After ``optimizer.step()``, to which no gradients were left; it counts in its groups."""
