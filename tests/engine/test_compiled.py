@@ -29,17 +29,20 @@ def programs(device: Device) -> Iterator[Programs]:
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "ratio"),
+    ("model", "optimizer", "option", "ratio"),
     [
-        ("short_gpt", "adamw_foreach", 3.0),
-        ("short_llama", "adamw_foreach", 3.0),
-        ("small_vit", "adamw_fused", 3.0),
-        ("small_images", "sgd", 3.0),
+        ("short_gpt", "adamw_foreach", "compiled", 3.0),
+        ("short_llama", "adamw_foreach", "compiled", 3.0),
+        ("small_vit", "adamw_fused", "compiled", 3.0),
+        ("small_images", "sgd", "compiled", 3.0),
+        ("small_images", "sgd", "compiled_all", 3.0),
     ],
 )
-def test_training(programs: Programs, model: str, optimizer: str, ratio: float) -> None:
+def test_training(
+    programs: Programs, model: str, optimizer: str, option: str, ratio: float
+) -> None:
     """The same bits, and nothing is held on the device."""
-    run = {"model": model, "optimizer": optimizer, "option": "compiled", "steps": 2}
+    run = {"model": model, "optimizer": optimizer, "option": option, "steps": 2}
     runs = programs.compare("train", ratio, run)
     assert runs["off"].result["held"] == 0  # so it is in the other modes
 

@@ -6,6 +6,8 @@ Usage: stepping.py [TEST...]
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -168,6 +170,16 @@ class TestStepping(TestCase):
         assert model.weight.grad is None and model.bias.grad is None
         optimizer.step()
         assert calls == ["before"]
+
+    def test_nothing_outlives_the_optimizer(self) -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        lms.step_in_backward(optimizer)
+        model(torch.ones(4, WIDTH, device="cuda")).sum().backward()
+        weight = weakref.ref(model.weight)
+        del model, optimizer
+        gc.collect()
+        assert weight() is None
 
     def test_removed(self) -> None:
         model = nn.Linear(WIDTH, WIDTH).cuda()

@@ -53,14 +53,15 @@ class SteppingInBackward:
         self._completed: set[torch.Tensor] = set()  # of these, by the backward pass under way
         self._was_scaled = False
         self._has_looked_for_replicas = False
+        # The optimizer keeps this object. Its parameters must not: the garbage collector does not
+        # see what their hooks refer to.
         self._handles = [optimizer.register_step_post_hook(self._end_step)]
+        hook = _weak(self._take_gradient)
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     self._group_of[parameter] = number
-                    self._handles.append(
-                        parameter.register_post_accumulate_grad_hook(self._take_gradient)
-                    )
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
         _refuse_clipping()
         _all.add(self)
 
@@ -264,6 +265,18 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
     if any(one.steps_any(parameters) for one in _all):
         raise ValueError("an optimizer steps with some of these parameters in backward passes")
+
+
+def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """Calls the method as long as its object lives."""
+    reference = weakref.WeakMethod(method)
+
+    def call(parameter: torch.Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(parameter)
+
+    return call
 
 
 def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
