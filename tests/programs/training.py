@@ -20,7 +20,7 @@ class Run:
 
     model: str  # of models.TASKS
     optimizer: str  # sgd, adamw_foreach or adamw_fused
-    option: str  # plain, autocast, checkpointing, accumulation, compiled or compiled_all
+    option: str  # plain, autocast, checkpointing, accumulation or compiled
     steps: int = 2
     seed: int = 1
 
@@ -48,10 +48,8 @@ def train(run: Run) -> Outcome:
     model = task.model().cuda()
     if run.option == "checkpointing":
         recompute(model.blocks)
-    trained = torch.compile(model) if run.option.startswith("compiled") else model
+    trained = torch.compile(model) if run.option == "compiled" else model
     optimizer = make_optimizer(run.optimizer, model.parameters())
-    if run.option == "compiled_all":
-        optimizer.step = torch.compile(optimizer.step)  # type: ignore[method-assign]
     generator = torch.Generator().manual_seed(run.seed)
     autocast = run.option == "autocast"
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, enabled=autocast)
