@@ -115,7 +115,8 @@ class TestCheckpoints(TestCase):
     def test_host_memory(self) -> None:
         """To save takes that of one tensor more."""
         model = trained()
-        lms.save(model, self.folder / "model.safetensors")  # LMS takes its own memory
+        for _ in range(3):  # until LMS, and the simulated device, have what memory they take
+            lms.save(model, self.folder / "model.safetensors")
         before = begin_peak()
         lms.save(model, self.folder / "model.safetensors")
         assert resident("VmHWM") - before < 24 * MIB
