@@ -69,6 +69,12 @@ def expect_trained(model: Model) -> None:
     assert model.nothing.shape == (0,) and model.nothing.is_cuda
 
 
+def folder_for(test: TestCase) -> Path:
+    folder = tempfile.TemporaryDirectory()
+    test.addCleanup(folder.cleanup)
+    return Path(folder.name)
+
+
 def resident(which: str) -> int:
     """Bytes of this process in memory: now ("VmRSS") or at most ("VmHWM"); see proc(5)."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -84,7 +90,7 @@ def begin_peak() -> int:
 class TestCheckpoints(TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = folder_for(self)
         torch.cuda.set_limit_lms(LIMIT)
 
     def tearDown(self) -> None:
@@ -171,7 +177,7 @@ class TestCheckpoints(TestCase):
 class TestErrors(TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.path = Path(tempfile.mkdtemp()) / "model.safetensors"
+        self.path = folder_for(self) / "model.safetensors"
 
     def refuse(self, model: nn.Module, *words: str, path: Path | None = None) -> None:
         before = {name: value.clone() for name, value in model.state_dict().items()}
