@@ -51,7 +51,7 @@ def expected_of(number: int) -> Tensor:
 
 def trained() -> Model:
     """On the device, with values that bfloat16 has as well."""
-    model = Model(layers=0 + LAYERS).cuda()
+    model = Model().cuda()
     with torch.no_grad():
         for number, layer in enumerate(model.layers):
             layer.weight.copy_(expected_of(number))

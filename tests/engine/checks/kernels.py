@@ -12,18 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from harness import assert_same, lms, numbers, run_tests
+from launches import add_to
 from torch._inductor.runtime import triton_heuristics
 from torch.nn import functional
 from torch.testing._internal.common_utils import TestCase
-
-
-@triton.jit
-def add_to(total, x, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(total + at, tl.load(total + at, at < count) + tl.load(x + at, at < count), at < count)
 
 
 def data(*shape: int) -> torch.Tensor:

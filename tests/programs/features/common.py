@@ -43,9 +43,8 @@ class Feature:
             except StopIteration as end:
                 results = {name: digest(value) for name, value in end.value.items()}
                 return results | {"others": digest(others), "held": held}
-            if (
-                self.triton and not self.graphs
-            ):  # kernels have had addresses, and yet nothing stays for them
+            # Kernels have had addresses, and yet nothing stays for them.
+            if self.triton and not self.graphs:
                 held = max(held, torch.cuda.lms.stats()["pinned_bytes.all.current"])
 
 
