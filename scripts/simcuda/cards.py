@@ -49,6 +49,7 @@ def describe(name: str) -> str:
     locked, pageable = entry["page_locked"], entry["pageable"]
     values |= {"h2d": locked["h2d"], "d2h": locked["d2h"], "duplex": locked["both"]}
     values |= {"pageable_h2d": pageable["h2d"], "pageable_d2h": pageable["d2h"]}
+    values |= {f"disk_{way}": rate for way, rate in entry["disk"].items()}
     times = ("launch_ns", "copy_ns", "operator_ns", "call_ns")
     for key in (*times, "page_clear_ns_per_byte", "page_lock_ns_per_byte"):
         values[key] = entry[key]

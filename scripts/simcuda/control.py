@@ -106,6 +106,7 @@ class Busy:
     compute: int
     host_to_device: int
     device_to_host: int
+    disk: int
 
 
 def virtual_time() -> int:
@@ -132,7 +133,7 @@ def busy(device: int = 0) -> Busy:
     Raises:
         SimulationError: this process does not run in timed mode, or has no such device.
     """
-    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(3)))
+    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(4)))
 
 
 def meter_own_time(on: bool) -> None:

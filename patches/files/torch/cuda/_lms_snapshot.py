@@ -31,6 +31,7 @@ _PLACES = (
     _Place("lms_paged_out", "active_allocated", "in host memory only"),
     _Place("lms_dropped", "inactive", "nowhere, made again when needed"),
     _Place("lms_host_copy", "active_allocated", "on the device, and a copy in host memory"),
+    _Place("lms_on_disk", "active_allocated", "on disk only"),
 )
 
 

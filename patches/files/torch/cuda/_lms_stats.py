@@ -37,7 +37,9 @@ def stats(device: Device = None) -> dict[str, int]:
       reclaim_all,cudamalloc_retry}"``: how many allocations were served how.
     - ``"lms.managed..."``, ``"lms.managed_bytes..."``: storages LMS manages.
     - ``"lms.paged_out_bytes.{current,peak,allocated,freed}"``: bytes that are in
-      host memory only.
+      host memory or on disk, and not on the device.
+    - ``"lms.on_disk_bytes.{current,peak,allocated,freed}"``: bytes that are on disk, whether
+      they are elsewhere as well or not.
 
     Copies:
 
@@ -46,7 +48,9 @@ def stats(device: Device = None) -> dict[str, int]:
       ``"lms.page_in.ahead.{copies,bytes}"``: the part that began before an operator needed
       it.
     - ``"lms.dropped"``, ``"lms.dropped_bytes"``: the part of what was reclaimed that was
-      not copied, because the host had the same bytes.
+      not copied, because the host or the disk had the same bytes.
+    - ``"lms.{disk_write,disk_read}.{copies,bytes,us}"``: traffic from host memory to disk and
+      back, see :func:`torch.cuda.lms.set_disk`.
     - ``"lms.prefetch.{hits,late,wasted}"``: uses of storages that were fetched ahead, in time
       or not, and storages that left or died without a use.
     - ``"lms.stall.{demand,ahead,memory}.{times,us}"``: how often and for how many microseconds
@@ -69,6 +73,8 @@ def stats(device: Device = None) -> dict[str, int]:
       for paged-out storages, of all devices: in use, taken from the system (one slab
       ahead of its use), the part of this that is page-locked, taken by other processes,
       and the limit of all together.
+    - ``"lms.disk_bytes.{current,others,limit}"``: bytes on the disk in use by storages of all
+      devices, reserved by other processes, and the limit of all together.
 
     And ``"num_ooms"``: out-of-memory errors that the program got, in upstream's place.
 

@@ -14,6 +14,8 @@ Environment variables, read when CUDA is initialized:
   storage after every operator (for tests).
 - ``PYTORCH_LMS_LIMIT``: bytes of device memory, such as 4G, see :func:`set_limit_lms`.
 - ``PYTORCH_LMS_HOST_LIMIT``: bytes of host memory, see :func:`set_host_limit`.
+- ``PYTORCH_LMS_DISK``: a folder and bytes on its disk, such as ``/fast/folder:800G``, see
+  :func:`set_disk`.
 - ``PYTORCH_LMS_HOST_LEDGER``: the file in which the processes that share that limit keep
   account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``.
 - ``PYTORCH_LMS_TRACE``: a file, replaced if it exists. LMS writes what it sees of device 0
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "enable_thread",
+    "get_disk",
     "get_enabled_lms",
     "get_host_limit",
     "get_limit_lms",
@@ -69,6 +72,7 @@ __all__ = [
     "reclaim_inactive",
     "report",
     "save",
+    "set_disk",
     "set_enabled_lms",
     "set_host_limit",
     "set_limit_lms",
@@ -253,6 +257,43 @@ def set_host_limit(limit: int) -> None:
 def get_host_limit() -> int:
     r"""Return the limit of host memory in bytes."""
     return engine().stats(0)["lms.host_bytes.limit"]
+
+
+def set_disk(folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
+    r"""Let storages go to a disk when the memory of the host is spent.
+
+    What is needed farthest in the future goes from host memory to a file in the folder, and comes
+    back before it is needed. The file has no name and is gone when the process ends, however it
+    ends. It is read and written past the page cache. Smaller storages than 1 MiB stay in host
+    memory. If a write fails, storages stay in host memory from then on, with a warning; if a read
+    fails, the operator that needs the bytes raises ``RuntimeError``, and may be tried again.
+
+    Args:
+        folder (path): on a local disk, and better an SSD. None: storages go to no disk any more;
+            what is there stays until it is written to or dies.
+        limit (int): bytes on the disk that all processes of the user may take in this folder
+            together.
+
+    Raises:
+        TypeError, ValueError: if ``folder`` is no path, or ``limit`` no number of bytes above 0.
+        RuntimeError: if no file can be made, written and read there without the page cache, or less
+            than ``limit`` is free. Storages go where they went before.
+    """
+    if folder is None:
+        engine().set_disk("", 0)
+        return
+    path = os.fspath(folder)
+    if not isinstance(path, str):
+        raise TypeError(f"folder must be a path as text, got {type(path).__name__}")
+    if _bytes(limit, "limit") == 0:
+        raise ValueError("limit must be the bytes that storages may take on the disk, got 0")
+    engine().set_disk(os.path.abspath(path), limit)
+
+
+def get_disk() -> tuple[str, int] | None:
+    r"""Return the folder where storages go when host memory is spent, and the limit in bytes."""
+    folder = engine().get_disk()
+    return (folder, engine().stats(0)["lms.disk_bytes.limit"]) if folder else None
 
 
 def set_recompute(enabled: bool) -> None:
@@ -488,6 +529,13 @@ def _enable_from_environment() -> None:
         text = os.environ.get(name, "")
         if text:
             apply(_size(name, text))
+    if disk := os.environ.get("PYTORCH_LMS_DISK"):
+        folder, colon, size = disk.rpartition(":")
+        if not colon:
+            raise ValueError(
+                f"PYTORCH_LMS_DISK must be FOLDER:BYTES, such as /fast/folder:800G, got {disk!r}"
+            )
+        set_disk(folder, _size("PYTORCH_LMS_DISK", size))
     if trace := os.environ.get("PYTORCH_LMS_TRACE"):
         _record(trace)
     if mode in ("", "0"):
@@ -502,6 +550,7 @@ _VARIABLES = (
     "PYTORCH_LMS",
     "PYTORCH_LMS_LIMIT",
     "PYTORCH_LMS_HOST_LIMIT",
+    "PYTORCH_LMS_DISK",
     "PYTORCH_LMS_TRACE",
     "PYTORCH_LMS_CONF",
 )

@@ -5,6 +5,7 @@
 #include "calls.h"
 #include "capture.h"
 #include "device.h"
+#include "disk.h"
 #include "event.h"
 #include "stream.h"
 
@@ -205,6 +206,14 @@ SIMCUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle,
   }
   if (const cudaError_t illegal = check_launch(*stream)) {
     return report(illegal);
+  }
+  if (timed()) {
+    // It runs now, and what it does with disks takes its time in the stream.
+    const Cost cost = disk_cost([function, data] { function(data); });
+    if (cost.takes > 0) {
+      stream->enqueue({TaskKind::Copy, {}, cost});
+    }
+    return cudaSuccess;
   }
   stream->enqueue({TaskKind::Control, [function, data] { function(data); }})
       .demand();

@@ -77,7 +77,7 @@ void declare() {
         "cudaEventQuery", "cudaEventSynchronize", "cudaEventDestroy",
         "cudaStreamWaitEvent", "cudaStreamQuery", "cudaStreamSynchronize",
         "cudaStreamDestroy", "cudaDeviceSynchronize", "cudaLaunchHostFunc",
-        "cudaMemGetInfo"}) {
+        "cudaMemGetInfo", "pread", "pwrite"}) {
     function(name, cudaErrorUnknown);
   }
 }

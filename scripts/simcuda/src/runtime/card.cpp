@@ -104,6 +104,8 @@ Card::Card(const std::string& text) {
   pageable_ = {values.rate("pageable_h2d"), values.rate("pageable_d2h")};
   const double sum = page_locked_.in + page_locked_.out;
   together = std::min(1.0, values.rate("duplex") / sum);
+  disk_read_ = values.rate("disk_read");
+  disk_write_ = values.rate("disk_write");
   launch_ns_ = values.number("launch_ns");
   copy_ns_ = values.number("copy_ns");
   operation_ns_ = values.number("operator_ns");
@@ -128,6 +130,11 @@ Time Card::copy(Part direction, uint64_t bytes, bool page_locked) const {
   const Link& link = page_locked ? page_locked_ : pageable_;
   const double rate = direction == Part::HostToDevice ? link.in : link.out;
   return rounded(copy_ns_ + seconds_to_ns(static_cast<double>(bytes) / rate));
+}
+
+Time Card::disk(uint64_t read, uint64_t written) const {
+  return rounded(seconds_to_ns(static_cast<double>(read) / disk_read_ +
+                               static_cast<double>(written) / disk_write_));
 }
 
 Time Card::call(const std::string& function) const {

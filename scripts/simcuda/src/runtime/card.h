@@ -30,6 +30,9 @@ class Card {
   // A copy between host and device.
   Time copy(Part direction, uint64_t bytes, bool page_locked) const;
 
+  // What is read from disk and written to it, one thing at a time.
+  Time disk(uint64_t read, uint64_t written) const;
+
   // Host time of a function of the runtime, of bytes that the kernel clears,
   // and of bytes that are there and get page-locked.
   Time call(const std::string& function) const;
@@ -49,6 +52,8 @@ class Card {
   double bandwidth_ = 0;                       // of its memory, reached
   Link page_locked_;
   Link pageable_;
+  double disk_read_ = 0;   // bytes per second
+  double disk_write_ = 0;
   double launch_ns_ = 0;  // from one kernel's end to the next one's start
   double copy_ns_ = 0;    // latency of a copy
   double operation_ns_ = 0;

@@ -148,7 +148,7 @@ void Simulation::pop(Queue& queue) {
 // An idle engine takes the work that has been ready for longest.
 void Simulation::start_work() {
   for (size_t device = 0; device < engines_.size(); ++device) {
-    std::array<int, kParts> first{-1, -1, -1};
+    std::array<int, kParts> first{-1, -1, -1, -1};
     std::array<std::pair<Time, uint64_t>, kParts> rank{};
     for (const int stream : waiting_) {
       const Queue& queue = queues_[static_cast<size_t>(stream)];

@@ -17,8 +17,9 @@ namespace simcuda {
 
 using Time = int64_t;  // virtual nanoseconds since the process began
 
-enum class Part { Compute, HostToDevice, DeviceToHost };
-constexpr size_t kParts = 3;
+// Disk: the host's, for what this device's streams have it read and write.
+enum class Part { Compute, HostToDevice, DeviceToHost, Disk };
+constexpr size_t kParts = 4;
 
 // One piece of work, done.
 struct Interval {

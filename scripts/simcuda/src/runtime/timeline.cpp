@@ -11,6 +11,8 @@ const char* engine_name(Part part) {
       return "h2d";
     case Part::DeviceToHost:
       return "d2h";
+    case Part::Disk:
+      return "disk";
   }
   return "";
 }

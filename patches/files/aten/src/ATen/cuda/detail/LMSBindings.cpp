@@ -7,6 +7,7 @@
 #include <ATen/cuda/detail/LMSOperatorLaunch.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSDeviceReport.h>
+#include <ATen/cuda/detail/LMSHostDisk.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
@@ -172,9 +173,13 @@ void insert_times(StatsDict& dict, const DeviceStats& stats) {
   const auto spent = [&stats](Activity activity) -> const TimeSpent& {
     return stats.times.at(static_cast<size_t>(activity));
   };
-  dict.insert("lms.moved.us", static_cast<int64_t>(spent(Activity::kMove).us));
-  dict.insert(
-      "lms.recompute.us", static_cast<int64_t>(spent(Activity::kMake).us));
+  for (const auto& [name, activity] :
+       {std::pair("lms.moved.us", Activity::kMove),
+        std::pair("lms.recompute.us", Activity::kMake),
+        std::pair("lms.disk_write.us", Activity::kWriteDisk),
+        std::pair("lms.disk_read.us", Activity::kReadDisk)}) {
+    dict.insert(name, static_cast<int64_t>(spent(activity).us));
+  }
   int64_t copied = 0; // microseconds, as below
   for (const auto& [name, activity] :
        {std::pair("lms.page_in.us", Activity::kPageIn),
@@ -234,6 +239,9 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "lms.page_in", stats.paged_in);
   insert(dict, "lms.page_in.ahead", stats.fetched_ahead);
   insert(dict, "lms.moved", stats.moved);
+  insert(dict, "lms.on_disk_bytes", stats.on_disk_bytes);
+  insert(dict, "lms.disk_write", stats.written_to_disk);
+  insert(dict, "lms.disk_read", stats.read_from_disk);
   dict.insert("lms.recompute.count", stats.made.copies);
   dict.insert("lms.recompute.bytes", stats.made.bytes);
   insert_times(dict, stats);
@@ -247,6 +255,11 @@ StatsDict device_stats(int64_t index) {
       "lms.host_bytes.page_locked", static_cast<int64_t>(host.page_locked));
   dict.insert("lms.host_bytes.others", static_cast<int64_t>(host.others));
   dict.insert("lms.host_bytes.limit", static_cast<int64_t>(host.limit));
+  const auto chosen = Disk::chosen();
+  const auto disk = chosen ? chosen->stats() : Disk::Stats{};
+  dict.insert("lms.disk_bytes.current", static_cast<int64_t>(disk.used));
+  dict.insert("lms.disk_bytes.others", static_cast<int64_t>(disk.others));
+  dict.insert("lms.disk_bytes.limit", static_cast<int64_t>(disk.limit));
   if (device) {
     dict.insert(
         "num_ooms", Allocator::get().getDeviceStats(device->index()).num_ooms);
@@ -386,6 +399,18 @@ TORCH_LIBRARY(lms, m) {
   });
   m.def("get_min_bytes() -> int", [] {
     return static_cast<int64_t>(Settings::get().min_bytes());
+  });
+  m.def(
+      "set_disk(str folder, int bytes) -> ()",
+      [](std::string folder, int64_t bytes) {
+        const auto limit = static_cast<size_t>(bytes);
+        Disk::choose(
+            folder.empty() ? nullptr
+                           : std::make_shared<Disk>(std::move(folder), limit));
+      });
+  m.def("get_disk() -> str", [] {
+    const auto disk = Disk::chosen();
+    return disk ? disk->folder() : std::string();
   });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t bytes) {
     HostMemory::get().set_limit(static_cast<size_t>(bytes));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/cuda/detail/LMSCoreContention.h>
+#include <ATen/cuda/detail/LMSCoreDiskStore.h>
 #include <ATen/cuda/detail/LMSCoreDraining.h>
 #include <ATen/cuda/detail/LMSCoreHostStore.h>
 #include <ATen/cuda/detail/LMSCoreMemoryMap.h>
@@ -31,6 +32,7 @@ struct Books {
         progress(world),
         draining(world, map),
         host(world, pages),
+        disk(world, pages, host, stats),
         policy(std::move(policy)) {}
 
   World& world;
@@ -42,7 +44,14 @@ struct Books {
   Progress progress;
   DrainingMemory draining;
   HostStore host;
+  DiskStore disk;
   const std::unique_ptr<Policy> policy;
+
+  // What the host and the disk have of a resident page is of no use any more.
+  void drop_copies(PageEntry* page) {
+    disk.drop(page);
+    host.drop(page);
+  }
 
   // What the request has to know of memory that is draining, and in pieces.
   void tell(Request& request) {

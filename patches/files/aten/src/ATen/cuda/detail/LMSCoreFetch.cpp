@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreFetch.h>
 
 #include <exception>
+#include <stdexcept>
 
 namespace at::cuda::lms {
 
@@ -52,9 +53,7 @@ bool Fetcher::try_ahead(PageEntry* page) {
     return request_for(*page, books_.world);
   };
   relocator_.make_gap(request());
-  const auto is_wanted = [page] {
-    return !page->dead && page->state == PageEntry::State::kPagedOut;
-  };
+  const auto is_wanted = [page] { return !page->dead && page->is_on_host(); };
   Eviction eviction(/*may_wait=*/true);
   {
     Freed freed(books_.contention);
@@ -90,6 +89,19 @@ bool Fetcher::choose(PageEntry* page, Eviction& eviction) {
   return !eviction.pages.empty();
 }
 
+// Where its bytes are on disk only, the host waits for them: the device would
+// wait for what has yet to be read, and an error could not be told in time.
+void Fetcher::bring_to_host(PageEntry* page) {
+  HostMemory::Wait wait(/*is_allowed=*/true);
+  do {
+    const Lock lock(books_.mutex);
+    if (books_.disk.bring_to_host(page, wait)) {
+      return;
+    }
+  } while (books_.world.finish(wait));
+  throw std::runtime_error("LMS cannot wait for a tensor's bytes from disk");
+}
+
 // The page is kArriving. False if there is no room, ahead of its use.
 bool Fetcher::complete(PageEntry* page, bool is_ahead) {
   const Traits traits = books_.world.traits();
@@ -99,6 +111,7 @@ bool Fetcher::complete(PageEntry* page, bool is_ahead) {
   Event arrival;
   bool is_here = false;
   try {
+    bring_to_host(page);
     memory = books_.world.allocate(*page, is_ahead, pending);
     const Lock lock(books_.mutex);
     if (memory) {
@@ -123,7 +136,7 @@ bool Fetcher::complete(PageEntry* page, bool is_ahead) {
   }
   if (!traits.keeps_copies) {
     const Lock lock(books_.mutex);
-    books_.host.drop(page);
+    books_.drop_copies(page);
   }
   return is_here;
 }

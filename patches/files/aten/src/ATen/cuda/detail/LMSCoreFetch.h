@@ -44,6 +44,7 @@ class Fetcher {
   bool wait_for(PageEntry* page, Lock& lock);
   bool try_ahead(PageEntry* page);
   bool choose(PageEntry* page, Eviction& eviction);
+  void bring_to_host(PageEntry* page);
   bool complete(PageEntry* page, bool is_ahead);
 
   Books& books_;

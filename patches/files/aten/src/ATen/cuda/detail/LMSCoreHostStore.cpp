@@ -12,7 +12,7 @@ HostPieces HostStore::allocate(size_t bytes, HostMemory::Wait& wait) {
     if (!host.empty() || wait.is_needed()) {
       return host;
     }
-    if (page->clean) {
+    if (page->clean && !page->host.empty() && !page->transfer) {
       drop(page);
       dropped += page->bytes;
       if (dropped >= bytes) {
@@ -30,6 +30,7 @@ void HostStore::free(PageEntry* page) {
       std::exchange(page->host, {}),
       page->write_back ? page->write_back : page->arrival);
   page->write_back = nullptr;
+  page->written_back_at = 0;
 }
 
 void HostStore::drop(PageEntry* page) {

@@ -15,7 +15,8 @@ class HostStore {
   // this process takes more than its share, copies of resident bytes go: they
   // only save a copy later.
   HostPieces allocate(size_t bytes, HostMemory::Wait& wait);
-  // The page's copy goes. Copies into it and out of it may still be running.
+  // The page's copy goes. Copies into it and out of it may still be running,
+  // but for those to disk.
   void free(PageEntry* page);
   // The same, if the bytes are on the device: they are about to be written, or
   // host memory is short.

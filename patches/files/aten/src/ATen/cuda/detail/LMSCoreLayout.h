@@ -21,7 +21,7 @@ struct Page {
   size_t bytes = 0; // of the storage, not rounded to the allocator's block
   bool resident = false; // on the device, also while it moves within it
   bool evictable = false; // resident, not pinned, not held
-  bool clean = false; // the host has its bytes: evicting it copies nothing
+  bool clean = false; // its bytes are elsewhere: evicting it copies nothing
   bool dropped = false; // nobody has its bytes: they are made again when used
   // It is to be dropped when its memory is needed, and can be made again so
   // much faster than it can be copied; 0 otherwise.

@@ -19,7 +19,7 @@ void PageEntry::update() {
   const bool is_here = state == State::kResident;
   resident = is_here || state == State::kArriving;
   evictable = is_here && pins == 0;
-  clean = is_here && !host.empty();
+  clean = is_here && (!host.empty() || disk);
   dropped = state == State::kDropped;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSCoreDisk.h>
 #include <ATen/cuda/detail/LMSCoreWorld.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ struct Value; // see LMSCoreValues.h
 struct PageEntry : Page {
   enum class State {
     kResident, // `memory` holds the bytes
-    kPagedOut, // `host` holds the bytes
+    kPagedOut, // `host` or `disk` holds the bytes
     kDropped, // nobody does: the world makes them again
     kArriving, // one thread is paging in, making or moving it; others wait
   };
@@ -28,12 +29,17 @@ struct PageEntry : Page {
 
   size_t index = 0; // in the page table
   State state = State::kResident;
-  // Both null while the bytes are on the host only.
+  // Both null while the bytes are not on the device.
   DeviceMemory memory;
   Block* block = nullptr; // in the map of memory
   // Empty unless it holds the bytes. Kept when they are paged in, until they
   // are written or host memory runs short.
   HostPieces host;
+  // Null unless it holds the bytes: until they are written. See Note [Below the
+  // host's memory].
+  std::shared_ptr<DiskSpace> disk;
+  // Between the two, under way; or the last one, a read that has failed.
+  std::shared_ptr<DiskTransfer> transfer;
 
   // The stream whose memory it has, or had when it was evicted. A page-in
   // allocates there again, so that freeing it means what it means without LMS.
@@ -91,6 +97,10 @@ struct PageEntry : Page {
   void add_user(Stream stream);
   void clear_users();
 
+  // It can be copied to the device.
+  bool is_on_host() const {
+    return state == State::kPagedOut && !host.empty();
+  }
   // The program sees the address.
   bool is_shown() const {
     return pins > own_pins && state == State::kResident;

@@ -22,6 +22,7 @@ void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
     books.world.mark(stream, actions_.mark);
   }
   obey(actions_, sequel);
+  books.disk.advance();
   sequel.draft = std::move(actions_.draft);
   sequel.dropped = std::move(actions_.dropped);
   sequel.overtaken =
@@ -46,7 +47,7 @@ void Pager::obey(const Actions& actions, Sequel& sequel) {
     if (sequel.ahead.size() - first >= most) {
       break;
     }
-    if (entry(page)->state == PageEntry::State::kPagedOut) {
+    if (entry(page)->is_on_host()) {
       sequel.ahead.push_back(entry(page));
       residence.add_own_pin(entry(page));
     }

@@ -20,12 +20,20 @@ void Residence::end(PageEntry* page, Freed& freed) {
   if (page->state == PageEntry::State::kPagedOut) {
     books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
   }
-  if (!page->host.empty() && page->state != PageEntry::State::kArriving) {
-    books_.host.free(page);
+  if (page->state != PageEntry::State::kArriving) {
+    free_copies(page);
   }
   books_.pages.remove(page);
   if (page->pins == 0) {
     freed.add(std::unique_ptr<PageEntry>(page));
+  }
+}
+
+// What the host and the disk have of a page that dies.
+void Residence::free_copies(PageEntry* page) {
+  books_.disk.drop(page);
+  if (!page->host.empty()) {
+    books_.host.free(page);
   }
 }
 
@@ -121,7 +129,7 @@ void Residence::note_access(PageEntry* page, bool writes, Stream stream) {
     if (page->write_back && !world_.has_happened(page->write_back)) {
       world_.wait(stream, {page->write_back}, Activity::kWaitForMemory);
     }
-    books_.host.drop(page);
+    books_.drop_copies(page);
   }
 }
 
@@ -192,12 +200,17 @@ Draining* Residence::page_out(
     PageEntry* page,
     HostMemory::Wait& wait,
     std::optional<size_t> room) {
-  const bool is_clean = !page->host.empty();
-  const bool is_dropped = !is_clean && is_given_up(page, room.has_value());
-  const bool needs_copy = !is_clean && !is_dropped;
+  bool is_clean = !page->host.empty() || page->disk;
   HostPieces host;
-  if (needs_copy) {
-    host = books_.host.allocate(page->bytes, wait);
+  if (page->host.empty() && page->disk) {
+    host = books_.disk.allocate_if_sooner(*page);
+    is_clean = host.empty();
+  }
+  const bool is_dropped =
+      !is_clean && host.empty() && is_given_up(page, room.has_value());
+  const bool needs_copy = !is_clean && !is_dropped;
+  if (needs_copy && host.empty()) {
+    host = books_.disk.allocate(*page, wait);
     if (host.empty()) {
       if (!wait.is_needed()) {
         last_failure_ = "host memory for paged-out storages is spent";
@@ -260,7 +273,7 @@ void Residence::write_back(PageEntry* page, HostPieces host, Event end) {
   books_.stats.paged_out.add(page->bytes);
 }
 
-// The host has the bytes already.
+// The host has the bytes already, or the disk.
 void Residence::drop_clean(PageEntry* page) {
   // What reads the host copy must have read it before the copy's memory is
   // used again, also if the storage dies now.
@@ -364,9 +377,7 @@ void Residence::end_dead_arrival(
     DeviceMemory memory,
     Freed& freed) {
   note_end_of_stay(*page);
-  if (!page->host.empty()) {
-    books_.host.free(page);
-  }
+  free_copies(page);
   books_.draining.free_after({page->arrival}, std::move(memory), freed);
   page->state = PageEntry::State::kPagedOut;
 }
@@ -375,7 +386,7 @@ void Residence::stay_away(PageEntry* page) {
   page->state = PageEntry::State::kPagedOut;
   if (page->dead) {
     books_.stats.paged_out_bytes.remove(static_cast<int64_t>(page->bytes));
-    books_.host.free(page);
+    free_copies(page);
   }
 }
 
@@ -432,9 +443,7 @@ void Residence::move(
 void Residence::stay(PageEntry* page, Freed& freed) {
   page->state = PageEntry::State::kResident;
   if (page->dead) {
-    if (!page->host.empty()) {
-      books_.host.free(page);
-    }
+    free_copies(page);
     free_while_used(page, freed);
   } else {
     page->update();

@@ -95,6 +95,7 @@ class Residence {
   void stay(PageEntry* page, Freed& freed);
 
  private:
+  void free_copies(PageEntry* page);
   void take_pin(PageEntry* page);
   void give_pin(PageEntry* page, Freed& freed) noexcept;
   void attach(PageEntry* page, DeviceMemory memory);

@@ -13,6 +13,8 @@ enum class Activity : size_t {
   kPageOut, // a copy to the host
   kMove, // a copy within the device
   kMake, // an operator that runs again
+  kReadDisk, // from disk to the host's memory
+  kWriteDisk, // to disk
   kWaitForDemand, // a stream stands still: for bytes fetched when needed,
   kWaitForAhead, // for bytes that were fetched ahead, but late,
   kWaitForMemory, // for memory that is being copied from, or moved bytes
@@ -73,7 +75,8 @@ struct DeviceStats {
   std::array<Level, kPools> pinned_bytes;
   std::array<Level, kPools> managed; // storages LMS manages
   std::array<Level, kPools> managed_bytes;
-  Level paged_out_bytes; // bytes whose only copy is on the host
+  Level paged_out_bytes; // bytes that are on the host or on disk only
+  Level on_disk_bytes; // bytes that the disk has, whoever else has them
   int64_t reclaimed = 0; // storages paged out, ever
   int64_t reclaimed_bytes = 0;
   int64_t dropped = 0; // the part of them that the host had already
@@ -81,6 +84,8 @@ struct DeviceStats {
   Traffic paged_out; // device to host
   Traffic paged_in; // host to device
   Traffic moved; // within the device
+  Traffic written_to_disk; // from the host's memory
+  Traffic read_from_disk; // to the host's memory
   Traffic made; // again, by running operators
   Traffic fetched_ahead; // the part of paged_in that began before it was needed
   // Storages that were evicted or died without a use.

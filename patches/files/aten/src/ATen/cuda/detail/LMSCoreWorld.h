@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/cuda/detail/LMSCoreDisk.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
 #include <ATen/cuda/detail/LMSCorePolicy.h>
 #include <ATen/cuda/detail/LMSCoreStats.h>
@@ -40,7 +41,7 @@ struct Copy {
 // How a page's bytes leave the device.
 enum class Departure {
   kCopied, // to the host, by the last copy of the page
-  kClean, // the host has them already
+  kClean, // the host, or the disk, has them already
   kDropped, // they are made again
 };
 
@@ -118,6 +119,20 @@ class World {
   virtual void free_on_host(HostPieces pieces, Event ready) = 0;
   // Without the mutex.
   virtual bool finish(HostMemory::Wait& wait) = 0;
+
+  // --- a disk, if there is one: see Note [Below the host's memory] ---
+
+  virtual bool has_disk() const {
+    return false;
+  }
+  // Null if there is no room on it.
+  virtual std::shared_ptr<DiskSpace> allocate_on_disk(size_t /*bytes*/) {
+    return nullptr;
+  }
+  // Queues the transfer behind `after`, and sets its end.
+  virtual void transfer(
+      const std::shared_ptr<DiskTransfer>& /*transfer*/,
+      const Event& /*after*/) {}
 
   // --- the rest ---
 

@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSCorePageTable.h>
+#include <ATen/cuda/detail/LMSHostDisk.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -78,6 +79,21 @@ void queue(const Copy& copy, cudaStream_t stream) {
           copy.memory, here, page.bytes, cudaMemcpyDeviceToDevice, stream));
       break;
   }
+}
+
+// Has a thread of CUDA's run the transfer, which may call nothing of CUDA. It
+// keeps the transfer alive until then.
+void queue_on(
+    cudaStream_t stream,
+    const std::shared_ptr<DiskTransfer>& transfer) {
+  using Owner = std::shared_ptr<DiskTransfer>;
+  auto owner = std::make_unique<Owner>(transfer);
+  const auto run = [](void* data) {
+    const std::unique_ptr<Owner> owned(static_cast<Owner*>(data));
+    Disk::run(**owned);
+  };
+  C10_CUDA_CHECK(cudaLaunchHostFunc(stream, run, owner.get()));
+  (void)owner.release(); // CUDA has it until it runs
 }
 
 } // namespace
@@ -227,6 +243,45 @@ void CudaWorld::free_on_host(HostPieces pieces, Event ready) {
 
 bool CudaWorld::finish(HostMemory::Wait& wait) {
   return HostMemory::get().finish(wait);
+}
+
+bool CudaWorld::has_disk() const {
+  const auto disk = Disk::chosen();
+  return disk && disk->is_usable();
+}
+
+std::shared_ptr<DiskSpace> CudaWorld::allocate_on_disk(size_t bytes) {
+  const auto disk = Disk::chosen();
+  return disk ? disk->allocate(bytes) : nullptr;
+}
+
+void CudaWorld::transfer(
+    const std::shared_ptr<DiskTransfer>& queued,
+    const Event& after) {
+  const bool is_write = queued->kind == DiskTransfer::Kind::kWrite;
+  RECORD_USER_SCOPE_WITH_INPUTS(
+      is_write ? "lms::write_to_disk" : "lms::read_from_disk",
+      std::vector<c10::IValue>{static_cast<int64_t>(queued->bytes)});
+  c10::cuda::CUDAGuard on_device(index_);
+  cudaStream_t& stream = is_write ? write_stream_ : read_stream_;
+  if (!stream) {
+    stream = make_copy_stream();
+  }
+  if (after) {
+    wait_event(stream, after);
+  }
+  try {
+    Event begin = record_timed_event(index_, stream);
+    queue_on(stream, queued);
+    queued->end = record_timed_event(index_, stream);
+    times_.add(
+        is_write ? Activity::kWriteDisk : Activity::kReadDisk,
+        std::move(begin),
+        queued->end);
+  } catch (...) {
+    drain(stream); // it may be running, and its memory is about to be let go
+    throw;
+  }
 }
 
 const Traits& CudaWorld::traits() const {

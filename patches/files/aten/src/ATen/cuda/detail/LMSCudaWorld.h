@@ -20,6 +20,10 @@ namespace at::cuda::lms {
 // The copies of one direction share a stream, so they are in order. But what is
 // needed now, or soon and against the plan, does not wait for what is fetched
 // for later uses: the copies of both take turns.
+//
+// What is written to disk and read from it is a function of the host's in a
+// stream: it waits for the copies before it, and has an event for its end. CUDA
+// may run such functions one at a time.
 
 // A device of CUDA's, its memory that of the caching allocator.
 class CudaWorld final : public World {
@@ -52,6 +56,10 @@ class CudaWorld final : public World {
       HostMemory::Wait& wait) override;
   void free_on_host(HostPieces pieces, Event ready) override;
   bool finish(HostMemory::Wait& wait) override;
+  bool has_disk() const override;
+  std::shared_ptr<DiskSpace> allocate_on_disk(size_t bytes) override;
+  void transfer(const std::shared_ptr<DiskTransfer>& queued, const Event& after)
+      override;
   const Traits& traits() const override;
   std::string reason_of(const std::exception& error) const override;
   void warn(const char* what, const std::exception& error) noexcept override;
@@ -83,6 +91,8 @@ class CudaWorld final : public World {
   cudaStream_t urgent_stream_ = nullptr; // urgent ones, in order
   cudaStream_t out_stream_ = nullptr; // page-out copies, in order
   cudaStream_t move_stream_ = nullptr; // copies within the device, in order
+  cudaStream_t read_stream_ = nullptr; // reads from disk, in order
+  cudaStream_t write_stream_ = nullptr; // writes to disk, in order
 };
 
 } // namespace at::cuda::lms

@@ -148,7 +148,7 @@ void Device::hold(ManagedStorage* record) {
     Freed freed(pager_.books.contention);
     const Lock lock(mutex());
     write_back = record->write_back;
-    pager_.books.host.drop(record);
+    pager_.books.drop_copies(record);
     if (record->held) { // by another thread meanwhile: its pin is enough
       pager_.residence.drop_pin(record, freed);
     }

@@ -45,7 +45,9 @@ void reset_peaks(Device& device) {
       level.peak = level.current;
     }
   }
-  stats.paged_out_bytes.peak = stats.paged_out_bytes.current;
+  for (Level* level : {&stats.paged_out_bytes, &stats.on_disk_bytes}) {
+    level->peak = level->current;
+  }
 }
 
 std::vector<PageAway> pages_away(Device& device) {
@@ -54,9 +56,11 @@ std::vector<PageAway> pages_away(Device& device) {
   std::vector<PageAway> found;
   const Lock lock(device.mutex());
   for (const PageEntry* page : device.pager().books.pages.all()) {
-    if (page->state == State::kDropped || !page->host.empty()) {
+    const bool is_away = page->state == State::kPagedOut;
+    if (page->state == State::kDropped || is_away || !page->host.empty()) {
       const Place place = page->state == State::kDropped ? Place::kDropped
-          : page->state == State::kPagedOut              ? Place::kHost
+          : is_away && page->host.empty()                ? Place::kDisk
+          : is_away                                      ? Place::kHost
                                                          : Place::kBoth;
       found.push_back({page->id, page->bytes, place});
     }

@@ -17,7 +17,7 @@ void reset_peaks(Device& device);
 
 // A storage whose bytes the host has, or that were dropped.
 struct PageAway {
-  enum class Place : int64_t { kHost, kDropped, kBoth };
+  enum class Place : int64_t { kHost, kDropped, kBoth, kDisk };
 
   uint64_t id = 0; // as in a trace
   size_t bytes = 0;

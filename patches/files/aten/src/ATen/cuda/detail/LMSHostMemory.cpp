@@ -75,7 +75,7 @@ bool HostMemory::finish(Wait& wait) {
     const Lock lock(mutex_);
     ledger_.give_back(now.bytes_);
   }
-  return wait_on_host(now.copy_);
+  return wait_on_host(now.event_);
 }
 
 void HostMemory::free(HostPieces pieces, Event ready) {
@@ -336,8 +336,7 @@ bool HostMemory::collect() {
 // be the first to end.
 void HostMemory::wait_for_a_copy(Wait& wait) {
   if (!freed_.empty()) {
-    wait.copy_ = freed_.front().ready;
-    wait.is_needed_ = true;
+    wait.await(freed_.front().ready);
   }
 }
 

@@ -44,8 +44,9 @@ namespace at::cuda::lms {
 // Thread safe. Under its mutex only the lock of the ledger's file is taken.
 class HostMemory {
  public:
-  // Sub-allocation granularity, bytes; a copy engine's preferred alignment.
-  static constexpr size_t kAlignment = 512;
+  // Sub-allocation granularity, bytes: what disks want of memory that is copied
+  // to them without a detour. Copy engines prefer a multiple of 512.
+  static constexpr size_t kAlignment = 4096;
 
   struct Stats {
     size_t limit = 0; // bytes the slabs of all processes may take
@@ -72,6 +73,11 @@ class HostMemory {
     bool is_needed() const {
       return is_needed_;
     }
+    // For what makes room: a transfer to disk, say.
+    void await(const Event& event) {
+      event_ = event;
+      is_needed_ = true;
+    }
 
    private:
     friend class HostMemory;
@@ -79,7 +85,7 @@ class HostMemory {
     bool is_needed_ = false;
     bool has_waited_ = false; // for an order, since the last request
     HostSlabOrder order_; // is ready
-    Event copy_; // out of freed memory: has ended
+    Event event_; // has happened: the end of a copy out of freed memory, say
     // Given up, and free then; `bytes_` of the ledger in all.
     std::vector<HostSlabOrder> orders_;
     std::vector<std::shared_ptr<HostSlab>> slabs_;

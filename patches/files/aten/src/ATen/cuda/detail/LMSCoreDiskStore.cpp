@@ -1,0 +1,334 @@
+#include <ATen/cuda/detail/LMSCoreDiskStore.h>
+
+#include <algorithm>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+namespace at::cuda::lms {
+namespace {
+
+// Smaller pages stay in the host's memory: to start a transfer takes as long as
+// a fast disk takes for this.
+constexpr size_t kLeastOnDisk = kSmallSize;
+// Bytes that are being read, or written, while nothing more is begun ahead:
+// enough for a fast disk until the next operators are launched.
+constexpr size_t kMostInTransfer = size_t{512} << 20;
+// The part of the host's memory that can be given up at once.
+constexpr size_t kSpareShare = 16;
+// Nothing has ended: pages are looked at after so many operators all the same.
+constexpr size_t kOperatorsPerSurvey = 16;
+
+// Later than all that is foreseen, in the order of last use.
+constexpr uint64_t kUnforeseen = uint64_t{1} << 63;
+
+// When the host's copy of the page is needed: the larger, the later.
+uint64_t host_need_of(const PageEntry& page) {
+  if (page.state == PageEntry::State::kResident) {
+    return Page::kNever; // when it has left the device, and comes back
+  }
+  return page.needed_at() < kUnforeseen ? page.needed_at()
+                                        : Page::kNever - 1 - page.last_use;
+}
+
+void sort_by_need(std::vector<PageEntry*>& pages, bool is_last_at_end) {
+  std::sort(
+      pages.begin(),
+      pages.end(),
+      [is_last_at_end](const PageEntry* a, const PageEntry* b) {
+        const auto key = [](const PageEntry* page) {
+          return std::pair(host_need_of(*page), page->id);
+        };
+        return is_last_at_end ? key(a) < key(b) : key(b) < key(a);
+      });
+}
+
+} // namespace
+
+// --- what there is ---
+
+DiskStore::Survey DiskStore::survey() const {
+  Survey found;
+  for (PageEntry* page : pages_.all()) {
+    const bool is_away = page->state == PageEntry::State::kPagedOut;
+    const bool is_here = page->state == PageEntry::State::kResident;
+    if (!page->host.empty()) {
+      found.on_host_bytes += page->bytes;
+    }
+    if (page->transfer || page->bytes < kLeastOnDisk || !(is_away || is_here) ||
+        (is_away && page->pins > 0)) { // it is about to come
+      continue;
+    }
+    if (page->disk && page->host.empty() && is_away) {
+      found.on_disk.push_back(page);
+    } else if (page->disk && !page->host.empty()) {
+      found.on_both.push_back(page);
+      found.spare += page->bytes;
+    } else if (!page->host.empty() && is_away) {
+      found.on_host.push_back(page);
+    }
+  }
+  sort_by_need(found.on_disk, /*is_last_at_end=*/false);
+  sort_by_need(found.on_both, /*is_last_at_end=*/true);
+  sort_by_need(found.on_host, /*is_last_at_end=*/true);
+  return found;
+}
+
+// --- transfers ---
+
+// False if there is no room on disk, or no disk.
+bool DiskStore::start(
+    DiskTransfer::Kind kind,
+    PageEntry* page,
+    std::shared_ptr<DiskSpace> space,
+    HostPieces host) {
+  auto transfer = std::make_shared<DiskTransfer>();
+  transfer->kind = kind;
+  transfer->bytes = page->bytes;
+  transfer->host = std::move(host);
+  transfer->space = std::move(space);
+  transfer->page = page;
+  try {
+    const bool is_write = kind == DiskTransfer::Kind::kWrite;
+    world_.transfer(transfer, is_write ? page->write_back : nullptr);
+  } catch (const std::exception& error) {
+    world_.warn("LMS could not use the disk: ", error);
+    return false;
+  }
+  page->transfer = transfer;
+  const bool is_read = kind == DiskTransfer::Kind::kRead;
+  (is_read ? reading_ : writing_) += page->bytes;
+  (is_read ? stats_.read_from_disk : stats_.written_to_disk).add(page->bytes);
+  (is_read ? reads_ : writes_).push_back(std::move(transfer));
+  return true;
+}
+
+bool DiskStore::write(PageEntry* page) {
+  auto space = world_.allocate_on_disk(page->bytes);
+  return space &&
+      start(DiskTransfer::Kind::kWrite, page, std::move(space), page->host);
+}
+
+bool DiskStore::read(PageEntry* page, HostPieces host) {
+  if (start(DiskTransfer::Kind::kRead, page, page->disk, host)) {
+    return true;
+  }
+  world_.free_on_host(std::move(host), nullptr);
+  return false;
+}
+
+// True if any has ended.
+bool DiskStore::collect() {
+  const bool has_read = collect(reads_);
+  return collect(writes_) || has_read;
+}
+
+bool DiskStore::collect(Transfers& transfers) {
+  bool any = false;
+  while (!transfers.empty() && world_.has_happened(transfers.front()->end)) {
+    finish(*transfers.front());
+    transfers.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+void DiskStore::finish(DiskTransfer& transfer) {
+  const bool is_read = transfer.kind == DiskTransfer::Kind::kRead;
+  (is_read ? reading_ : writing_) -= transfer.bytes;
+  PageEntry* page = transfer.page;
+  if (!page) {
+    world_.free_on_host(std::move(transfer.host), std::move(transfer.ready));
+    return;
+  }
+  transfer.has_failed = !transfer.error.empty();
+  if (is_read && transfer.has_failed) {
+    // Whoever needs the bytes is told why they are not there.
+    world_.free_on_host(std::exchange(transfer.host, {}), nullptr);
+    return;
+  }
+  if (is_read) {
+    page->host = std::move(transfer.host);
+  } else if (transfer.has_failed) {
+    world_.warn(
+        "LMS leaves out the disk: ", std::runtime_error(transfer.error));
+  } else {
+    put_on_disk(page, std::move(transfer.space));
+  }
+  page->transfer = nullptr;
+  page->update();
+}
+
+void DiskStore::put_on_disk(PageEntry* page, std::shared_ptr<DiskSpace> space) {
+  const auto bytes = static_cast<int64_t>(page->bytes);
+  if (page->disk) {
+    stats_.on_disk_bytes.remove(bytes);
+  }
+  if (space) {
+    stats_.on_disk_bytes.add(bytes);
+  }
+  page->disk = std::move(space);
+}
+
+void DiskStore::drop(PageEntry* page) {
+  if (!page->disk && !page->transfer) {
+    return;
+  }
+  put_on_disk(page, nullptr);
+  if (const auto transfer = std::exchange(page->transfer, nullptr)) {
+    transfer->page = nullptr;
+    if (transfer->kind == DiskTransfer::Kind::kWrite) {
+      transfer->host = std::exchange(page->host, {});
+      transfer->ready = page->write_back ? page->write_back : page->arrival;
+      page->write_back = nullptr;
+    }
+  }
+  if (!page->dead) {
+    page->update();
+  }
+}
+
+// --- memory of the host ---
+
+// Gives up what is needed last, if it is needed later, until there is memory.
+HostPieces DiskStore::take_from(
+    Survey& survey,
+    size_t bytes,
+    uint64_t later_than) {
+  HostPieces host;
+  size_t given_up = 0;
+  while (host.empty() && !survey.on_both.empty()) {
+    PageEntry* page = survey.on_both.back();
+    if (host_need_of(*page) <= later_than) {
+      break;
+    }
+    survey.on_both.pop_back();
+    survey.spare -= page->bytes;
+    survey.on_host_bytes -= page->bytes;
+    given_up += page->bytes;
+    host_.free(page);
+    page->update();
+    if (given_up >= bytes) {
+      HostMemory::Wait none(/*is_allowed=*/false);
+      host = world_.allocate_on_host(bytes, HostMemory::Claim::kWhole, none);
+    }
+  }
+  return host;
+}
+
+// The host waits for the oldest transfer.
+void DiskStore::await_one(HostMemory::Wait& wait) {
+  const Transfers& first = writes_.empty() ? reads_ : writes_;
+  if (!first.empty()) {
+    wait.await(first.front()->end);
+  }
+}
+
+HostPieces DiskStore::take(size_t bytes, HostMemory::Wait& wait) {
+  HostPieces host = host_.allocate(bytes, wait);
+  if (!host.empty() || wait.is_needed() || !world_.has_disk()) {
+    return host;
+  }
+  is_needed_ = true;
+  collect();
+  Survey found = survey();
+  host = take_from(found, bytes, 0);
+  if (host.empty()) {
+    const size_t wanted = std::max(bytes, kMostInTransfer);
+    while (writing_ < wanted && !found.on_host.empty() &&
+           write(found.on_host.back())) {
+      found.on_host.pop_back();
+    }
+    await_one(wait);
+  }
+  return host;
+}
+
+HostPieces DiskStore::allocate(const PageEntry& page, HostMemory::Wait& wait) {
+  return take(page.bytes, wait);
+}
+
+HostPieces DiskStore::allocate_if_sooner(const PageEntry& page) {
+  HostMemory::Wait none(/*is_allowed=*/false);
+  HostPieces host = host_.allocate(page.bytes, none);
+  if (host.empty()) {
+    collect();
+    Survey found = survey();
+    const bool is_foreseen = page.needed_at() < kUnforeseen;
+    host = is_foreseen ? take_from(found, page.bytes, page.needed_at()) : host;
+  }
+  return host;
+}
+
+bool DiskStore::bring_to_host(PageEntry* page, HostMemory::Wait& wait) {
+  collect();
+  if (!page->host.empty() || !page->disk) {
+    return true;
+  }
+  if (!page->transfer) {
+    HostPieces host = take(page->bytes, wait);
+    if (host.empty() && wait.is_needed()) {
+      return false;
+    }
+    if (host.empty() || !read(page, std::move(host))) {
+      throw std::runtime_error(
+          "LMS cannot read a tensor back from disk: host memory for "
+          "paged-out storages is spent, see torch.cuda.lms.set_host_limit");
+    }
+  } else if (page->transfer->has_failed) {
+    const auto failed = std::exchange(page->transfer, nullptr); // tried again
+    throw std::runtime_error(failed->error);
+  }
+  wait.await(page->transfer->end);
+  return false;
+}
+
+// --- ahead of need ---
+
+void DiskStore::advance() {
+  const bool takes_all = world_.traits().evicts_all && world_.has_disk();
+  if (!is_needed_ && !takes_all) {
+    return;
+  }
+  if (!collect() && ++operators_ < kOperatorsPerSurvey && !takes_all) {
+    return;
+  }
+  operators_ = 0;
+  Survey found = survey();
+  if (takes_all) {
+    (void)take_from(found, Page::kNever, 0);
+  } else {
+    read_ahead(found);
+  }
+  write_ahead(found);
+}
+
+void DiskStore::read_ahead(Survey& survey) {
+  while (reading_ < kMostInTransfer && !survey.on_disk.empty()) {
+    PageEntry* page = survey.on_disk.back();
+    if (page->needed_at() >= kUnforeseen) {
+      return;
+    }
+    HostMemory::Wait none(/*is_allowed=*/false);
+    HostPieces host = host_.allocate(page->bytes, none);
+    if (host.empty() && !none.is_needed()) {
+      host = take_from(survey, page->bytes, page->needed_at());
+    }
+    if (host.empty() || !read(page, std::move(host))) {
+      return;
+    }
+    survey.on_disk.pop_back();
+  }
+}
+
+void DiskStore::write_ahead(Survey& survey) {
+  const size_t wanted = world_.traits().evicts_all
+      ? Page::kNever
+      : std::min(survey.on_host_bytes / kSpareShare, kMostInTransfer);
+  while (survey.spare + writing_ < wanted && !survey.on_host.empty() &&
+         write(survey.on_host.back())) {
+    survey.on_host.pop_back();
+  }
+}
+
+} // namespace at::cuda::lms
