@@ -86,6 +86,14 @@ WORKLOADS = (
         "Llama 7B frozen in bf16, rank 16 on queries and values, 2,048 tokens, AdamW",
     ),
     Workload(
+        "llama-70b-lora",
+        "llama",
+        "llama_70b_lora",
+        1,
+        "Llama 70B frozen in bf16, rank 16 on queries and values, 4,096 tokens, AdamW",
+        usual=False,
+    ),
+    Workload(
         "vit-l16", "vit", "vit_l16", 256, "ViT-L/16, 224 x 224 pixels, bf16 autocast, fused AdamW"
     ),
     Workload(

@@ -22,7 +22,12 @@ COLOURS = {
     "activation_offload": "#b3589a",
     "accelerate": "#8c8c3e",
 }
-ENGINES = (("compute", "#2f6db5"), ("h2d", "#4f9d5b"), ("d2h", "#d0743c"))
+ENGINES = (
+    ("compute", "#2f6db5"),
+    ("h2d", "#4f9d5b"),
+    ("d2h", "#d0743c"),
+    ("disk", "#8d6cab"),
+)
 AGAIN = "#e3b505"  # of compute, what LMS makes again
 
 

@@ -31,6 +31,11 @@ uint64_t host_need_of(const PageEntry& page) {
                                         : Page::kNever - 1 - page.last_use;
 }
 
+// Bytes that are to be had at once.
+size_t spare_of(size_t on_host) {
+  return std::min(on_host / kSpareShare, kMostInTransfer);
+}
+
 void sort_by_need(std::vector<PageEntry*>& pages, bool is_last_at_end) {
   std::sort(
       pages.begin(),
@@ -234,11 +239,7 @@ HostPieces DiskStore::take(size_t bytes, HostMemory::Wait& wait) {
   Survey found = survey();
   host = take_from(found, bytes, 0);
   if (host.empty()) {
-    const size_t wanted = std::max(bytes, kMostInTransfer);
-    while (writing_ < wanted && !found.on_host.empty() &&
-           write(found.on_host.back())) {
-      found.on_host.pop_back();
-    }
+    write_behind(found, bytes + spare_of(found.on_host_bytes));
     await_one(wait);
   }
   return host;
@@ -300,7 +301,7 @@ void DiskStore::advance() {
   } else {
     read_ahead(found);
   }
-  write_ahead(found);
+  write_behind(found, takes_all ? Page::kNever : spare_of(found.on_host_bytes));
 }
 
 void DiskStore::read_ahead(Survey& survey) {
@@ -321,10 +322,9 @@ void DiskStore::read_ahead(Survey& survey) {
   }
 }
 
-void DiskStore::write_ahead(Survey& survey) {
-  const size_t wanted = world_.traits().evicts_all
-      ? Page::kNever
-      : std::min(survey.on_host_bytes / kSpareShare, kMostInTransfer);
+// Writes what is needed last, until so many bytes can be given up at once when
+// it is done.
+void DiskStore::write_behind(Survey& survey, size_t wanted) {
   while (survey.spare + writing_ < wanted && !survey.on_host.empty() &&
          write(survey.on_host.back())) {
     survey.on_host.pop_back();

@@ -88,7 +88,7 @@ class DiskStore {
   HostPieces take(size_t bytes, HostMemory::Wait& wait);
   HostPieces take_from(Survey& survey, size_t bytes, uint64_t later_than);
   void read_ahead(Survey& survey);
-  void write_ahead(Survey& survey);
+  void write_behind(Survey& survey, size_t wanted);
   void put_on_disk(PageEntry* page, std::shared_ptr<DiskSpace> space);
   void await_one(HostMemory::Wait& wait);
 

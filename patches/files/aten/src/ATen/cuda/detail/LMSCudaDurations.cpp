@@ -11,7 +11,11 @@ bool Durations::is_wanted(uint64_t signature) {
     all_.clear();
   }
   Duration& one = all_[signature];
-  return pending_.size() < kMostPending && one.wanted > 0 && one.tries-- > 0;
+  if (pending_.size() >= kMostPending || one.wanted <= 0) {
+    return false;
+  }
+  ++one.tries;
+  return one.tries <= kMostTries || one.tries % kSeldom == 0;
 }
 
 void Durations::add(uint64_t signature, Event begin, Event end) {

@@ -13,9 +13,9 @@ namespace at::cuda::lms {
 // timed. Guarded by the mutex of the device.
 class Durations {
  public:
-  // It is not known yet, as far as is needed. After kMostTries it never is: the
-  // stream has to wait in the middle of the operator each time, and to time it
-  // takes time of the host.
+  // It is not known yet, as far as is needed. After kMostTries only each
+  // kSeldom-th time is wanted: the stream has to wait in the middle of the
+  // operator nearly always, and to time it takes time of the host.
   bool is_wanted(uint64_t signature);
   // Timed events on both sides of an operator.
   void add(uint64_t signature, Event begin, Event end);
@@ -27,14 +27,15 @@ class Durations {
 
  private:
   static constexpr int kMeasured = 4; // times
-  static constexpr int kMostTries = 16;
+  static constexpr unsigned kMostTries = 16;
+  static constexpr unsigned kSeldom = 16;
   static constexpr size_t kMost = 1 << 16; // signatures, then all are forgotten
   static constexpr size_t kMostPending = 1024; // times that are not known yet
 
   struct Duration {
     uint64_t ns = 0;
     int wanted = kMeasured; // times more
-    int tries = kMostTries; // left
+    unsigned tries = 0;
   };
   struct Span {
     uint64_t signature;

@@ -57,6 +57,10 @@ void Times::collect() noexcept {
       total.us += us;
       if (span.activity == Activity::kPageOut) {
         rate_.add(span.bytes, us);
+        ++copies_since_disk_;
+      } else if (span.activity == Activity::kReadDisk) {
+        disk_rate_.add(span.bytes, us);
+        copies_since_disk_ = 0;
       }
     } catch (const c10::Error&) {
       (void)cudaGetLastError(); // a time is lost, and no more

@@ -277,7 +277,8 @@ void CudaWorld::transfer(
     times_.add(
         is_write ? Activity::kWriteDisk : Activity::kReadDisk,
         std::move(begin),
-        queued->end);
+        queued->end,
+        queued->bytes);
   } catch (...) {
     drain(stream); // it may be running, and its memory is about to be let go
     throw;
