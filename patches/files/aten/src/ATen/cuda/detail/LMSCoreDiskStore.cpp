@@ -97,7 +97,7 @@ bool DiskStore::start(
     const bool is_write = kind == DiskTransfer::Kind::kWrite;
     world_.transfer(transfer, is_write ? page->write_back : nullptr);
   } catch (const std::exception& error) {
-    world_.warn("LMS could not use the disk: ", error);
+    failure_ = world_.reason_of(error);
     return false;
   }
   page->transfer = transfer;
@@ -155,8 +155,7 @@ void DiskStore::finish(DiskTransfer& transfer) {
   if (is_read) {
     page->host = std::move(transfer.host);
   } else if (transfer.has_failed) {
-    world_.warn(
-        "LMS leaves out the disk: ", std::runtime_error(transfer.error));
+    failure_ = transfer.error;
   } else {
     put_on_disk(page, std::move(transfer.space));
   }
@@ -195,14 +194,16 @@ void DiskStore::drop(PageEntry* page) {
 
 // --- memory of the host ---
 
-// Gives up what is needed last, if it is needed later, until there is memory.
+// Gives up what is needed last, if it is needed later, until there is memory,
+// now or after the wait.
 HostPieces DiskStore::take_from(
     Survey& survey,
     size_t bytes,
-    uint64_t later_than) {
+    uint64_t later_than,
+    HostMemory::Wait& wait) {
   HostPieces host;
   size_t given_up = 0;
-  while (host.empty() && !survey.on_both.empty()) {
+  while (host.empty() && !wait.is_needed() && !survey.on_both.empty()) {
     PageEntry* page = survey.on_both.back();
     if (host_need_of(*page) <= later_than) {
       break;
@@ -214,8 +215,7 @@ HostPieces DiskStore::take_from(
     host_.free(page);
     page->update();
     if (given_up >= bytes) {
-      HostMemory::Wait none(/*is_allowed=*/false);
-      host = world_.allocate_on_host(bytes, HostMemory::Claim::kWhole, none);
+      host = world_.allocate_on_host(bytes, HostMemory::Claim::kWhole, wait);
     }
   }
   return host;
@@ -237,8 +237,8 @@ HostPieces DiskStore::take(size_t bytes, HostMemory::Wait& wait) {
   is_needed_ = true;
   collect();
   Survey found = survey();
-  host = take_from(found, bytes, 0);
-  if (host.empty()) {
+  host = take_from(found, bytes, 0, wait);
+  if (host.empty() && !wait.is_needed()) {
     write_behind(found, bytes + spare_of(found.on_host_bytes));
     await_one(wait);
   }
@@ -256,7 +256,9 @@ HostPieces DiskStore::allocate_if_sooner(const PageEntry& page) {
     collect();
     Survey found = survey();
     const bool is_foreseen = page.needed_at() < kUnforeseen;
-    host = is_foreseen ? take_from(found, page.bytes, page.needed_at()) : host;
+    if (is_foreseen && !none.is_needed()) {
+      host = take_from(found, page.bytes, page.needed_at(), none);
+    }
   }
   return host;
 }
@@ -268,20 +270,29 @@ bool DiskStore::bring_to_host(PageEntry* page, HostMemory::Wait& wait) {
   }
   if (!page->transfer) {
     HostPieces host = take(page->bytes, wait);
+    if (host.empty() && !wait.is_needed()) {
+      host = world_.allocate_on_host(
+          page->bytes, HostMemory::Claim::kBeyond, wait);
+    }
     if (host.empty() && wait.is_needed()) {
       return false;
     }
     if (host.empty() || !read(page, std::move(host))) {
       throw std::runtime_error(
-          "LMS cannot read a tensor back from disk: host memory for "
-          "paged-out storages is spent, see torch.cuda.lms.set_host_limit");
+          "LMS cannot read a tensor back from disk: the host has no memory "
+          "for it");
     }
   } else if (page->transfer->has_failed) {
-    const auto failed = std::exchange(page->transfer, nullptr); // tried again
-    throw std::runtime_error(failed->error);
+    throw std::runtime_error(page->transfer->error);
   }
   wait.await(page->transfer->end);
   return false;
+}
+
+void DiskStore::forget_failure(PageEntry* page) {
+  if (page->transfer && page->transfer->has_failed) {
+    page->transfer = nullptr;
+  }
 }
 
 // --- ahead of need ---
@@ -297,11 +308,31 @@ void DiskStore::advance() {
   operators_ = 0;
   Survey found = survey();
   if (takes_all) {
-    (void)take_from(found, Page::kNever, 0);
+    HostMemory::Wait none(/*is_allowed=*/false);
+    (void)take_from(found, Page::kNever, 0, none);
   } else {
     read_ahead(found);
   }
-  write_behind(found, takes_all ? Page::kNever : spare_of(found.on_host_bytes));
+  if (takes_all) {
+    write_behind(found, Page::kNever);
+    return;
+  }
+  const size_t wanted = spare_of(found.on_host_bytes);
+  if (wanted > 0 && !is_at_hand(wanted)) {
+    write_behind(found, wanted);
+  }
+}
+
+// There is host memory that nobody uses.
+bool DiskStore::is_at_hand(size_t bytes) {
+  HostMemory::Wait none(/*is_allowed=*/false);
+  HostPieces host =
+      world_.allocate_on_host(bytes, HostMemory::Claim::kShare, none);
+  const bool is_there = !host.empty();
+  if (is_there) {
+    world_.free_on_host(std::move(host), nullptr);
+  }
+  return is_there;
 }
 
 void DiskStore::read_ahead(Survey& survey) {
@@ -313,7 +344,7 @@ void DiskStore::read_ahead(Survey& survey) {
     HostMemory::Wait none(/*is_allowed=*/false);
     HostPieces host = host_.allocate(page->bytes, none);
     if (host.empty() && !none.is_needed()) {
-      host = take_from(survey, page->bytes, page->needed_at());
+      host = take_from(survey, page->bytes, page->needed_at(), none);
     }
     if (host.empty() || !read(page, std::move(host))) {
       return;

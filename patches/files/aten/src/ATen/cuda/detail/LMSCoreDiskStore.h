@@ -5,6 +5,8 @@
 
 #include <deque>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -56,12 +58,19 @@ class DiskStore {
   // all that is on the host is needed sooner.
   HostPieces allocate_if_sooner(const PageEntry& page);
   // Has the bytes of a page read that is on disk only. False if the wait is
-  // needed before the next call. Throws if they cannot be read.
+  // needed before the next call. Throws if they cannot be read, and may be
+  // tried again.
   bool bring_to_host(PageEntry* page, HostMemory::Wait& wait);
+  // What could not be read ahead may be read when it is needed.
+  void forget_failure(PageEntry* page);
   // The bytes on disk are of no use any more.
   void drop(PageEntry* page);
   // Queues what should be read and written by now.
   void advance();
+  // Why something has stayed in the host's memory, once; empty if nothing has.
+  std::string take_failure() {
+    return failure_.empty() ? std::string() : std::exchange(failure_, {});
+  }
 
  private:
   using Transfers = std::deque<std::shared_ptr<DiskTransfer>>;
@@ -86,7 +95,12 @@ class DiskStore {
   bool write(PageEntry* page);
   bool read(PageEntry* page, HostPieces host);
   HostPieces take(size_t bytes, HostMemory::Wait& wait);
-  HostPieces take_from(Survey& survey, size_t bytes, uint64_t later_than);
+  HostPieces take_from(
+      Survey& survey,
+      size_t bytes,
+      uint64_t later_than,
+      HostMemory::Wait& wait);
+  bool is_at_hand(size_t bytes);
   void read_ahead(Survey& survey);
   void write_behind(Survey& survey, size_t wanted);
   void put_on_disk(PageEntry* page, std::shared_ptr<DiskSpace> space);
@@ -102,6 +116,7 @@ class DiskStore {
   size_t writing_ = 0;
   bool is_needed_ = false; // the host's memory was not enough, once
   size_t operators_ = 0; // since the last survey
+  std::string failure_;
 };
 
 } // namespace at::cuda::lms

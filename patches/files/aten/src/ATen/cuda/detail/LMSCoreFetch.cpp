@@ -93,6 +93,10 @@ bool Fetcher::choose(PageEntry* page, Eviction& eviction) {
 // wait for what has yet to be read, and an error could not be told in time.
 void Fetcher::bring_to_host(PageEntry* page) {
   HostMemory::Wait wait(/*is_allowed=*/true);
+  {
+    const Lock lock(books_.mutex);
+    books_.disk.forget_failure(page);
+  }
   do {
     const Lock lock(books_.mutex);
     if (books_.disk.bring_to_host(page, wait)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -23,6 +24,7 @@ void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   }
   obey(actions_, sequel);
   books.disk.advance();
+  sequel.disk_failure = books.disk.take_failure();
   sequel.draft = std::move(actions_.draft);
   sequel.dropped = std::move(actions_.dropped);
   sequel.overtaken =
@@ -67,6 +69,10 @@ void Pager::save(const std::vector<Page*>& pages) {
 void Pager::complete(Sequel& sequel) {
   sequel.dropped.reset();
   sequel.freed.let_go();
+  if (!sequel.disk_failure.empty()) {
+    books.world.warn(
+        "LMS leaves the disk out: ", std::runtime_error(sequel.disk_failure));
+  }
   reclaimer.finish(sequel.eviction);
   if (sequel.draft) {
     try {

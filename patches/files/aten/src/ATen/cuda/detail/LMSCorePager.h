@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -62,6 +63,7 @@ class Pager {
     std::shared_ptr<Draft> draft;
     std::shared_ptr<void> dropped;
     Events overtaken; // the host waits for them in the end
+    std::string disk_failure; // to be told
   };
   // The operator has been launched on the stream. Begins what the policy wants
   // done. With the mutex.

@@ -295,12 +295,12 @@ std::string CudaWorld::reason_of(const std::exception& error) const {
   return known ? known->what_without_backtrace() : error.what();
 }
 
-// Once for each kind.
+// Once for each reason.
 void CudaWorld::warn(const char* what, const std::exception& error) noexcept {
   static std::mutex mutex;
   static std::set<std::string> known;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (known.insert(what).second) {
+  if (known.insert(what + reason_of(error)).second) {
     TORCH_WARN(what, reason_of(error));
   }
 }

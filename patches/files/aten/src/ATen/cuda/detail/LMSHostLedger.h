@@ -60,7 +60,8 @@ class HostLedger {
   bool is_shared() const {
     return is_shared_;
   }
-  enum class Claim { kShare, kWhole }; // of the limit
+  // Of the limit, or beyond it: for bytes that are nowhere else.
+  enum class Claim { kShare, kWhole, kBeyond };
   // Takes so many bytes more, unless all processes together would then have
   // more than `limit`, or this one more than it claims. Waits a
   // while for other processes that are just doing the same.
