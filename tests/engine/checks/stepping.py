@@ -19,6 +19,7 @@ from torch.optim import SGD, Adafactor, AdamW, NAdam, Optimizer
 from torch.testing._internal.common_utils import TestCase
 
 Make = Callable[[Iterable[Tensor]], Optimizer]
+Prepare = Callable[[Optimizer], Any]
 
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
@@ -42,21 +43,23 @@ class Training:
     scheduled: bool = False
     infinite_at: int | None = None  # the step in which gradients overflow
     skipping: bool = False  # the last micro-batch uses a part of the model only
+    width: int = WIDTH
 
-    def run(self, in_backward: bool, steps: int = 4) -> dict[str, Any]:
+    def run(self, prepare: Prepare = lambda _: None, steps: int = 4) -> dict[str, Any]:
+        """`prepare` is given the optimizer, and returns what steps in backward passes, if any."""
         torch.manual_seed(0)
-        first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        tied = nn.Sequential(nn.GELU(), first, nn.LayerNorm(WIDTH))
+        first, second = nn.Linear(self.width, self.width), nn.Linear(self.width, self.width)
+        tied = nn.Sequential(nn.GELU(), first, nn.LayerNorm(self.width))
         model = nn.ModuleList((first, second, tied)).cuda()
         optimizer = self.make(model.parameters())
         scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, enabled=self.scaled)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        stepping = lms.step_in_backward(optimizer) if in_backward else None
+        stepping = prepare(optimizer)
         norms: list[Any] = []
         for number in range(steps):
             for micro_batch in range(self.micro_batches):
                 is_last = micro_batch == self.micro_batches - 1
-                y = first(torch.randn(16, WIDTH, device="cuda"))
+                y = first(torch.randn(16, self.width, device="cuda"))
                 if not (self.skipping and is_last):
                     y = tied(second(y))
                 loss = y.square().mean() * (torch.inf if number == self.infinite_at else 1)
@@ -118,7 +121,7 @@ class TestStepping(TestCase):
     def expect_the_same(self, **options: Any) -> None:
         for make in OPTIMIZERS.values():
             training = Training(make, **options)
-            compare(training.run(in_backward=True), training.run(in_backward=False))
+            compare(training.run(lms.step_in_backward), training.run())
 
     def test_steps(self) -> None:
         self.expect_the_same()
@@ -147,7 +150,7 @@ class TestStepping(TestCase):
 
     def test_steps_counted_in_groups(self) -> None:
         training = Training(lambda parameters: CountingSGD(parameters, lr=0.1))
-        compare(training.run(in_backward=True), training.run(in_backward=False))
+        compare(training.run(lms.step_in_backward), training.run())
 
     def test_several_groups(self) -> None:
         def make(parameters: Iterable[Tensor]) -> Optimizer:
@@ -156,7 +159,7 @@ class TestStepping(TestCase):
             return AdamW(groups, lr=0.01)
 
         training = Training(make)
-        compare(training.run(in_backward=True), training.run(in_backward=False))
+        compare(training.run(lms.step_in_backward), training.run())
 
     def test_gradients_are_gone_and_the_hooks_run_once(self) -> None:
         model = nn.Linear(WIDTH, WIDTH).cuda()

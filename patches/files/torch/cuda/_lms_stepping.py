@@ -40,7 +40,7 @@ class SteppingInBackward:
     r"""An optimizer whose steps run within backward passes, by :func:`lms.step_in_backward`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         self._optimizer = optimizer
         self._bare_step = _bare_step(type(optimizer))
         self._mode = _Mode.STEP
@@ -172,13 +172,7 @@ class SteppingInBackward:
         parameter.grad = None
 
     def _step(self, parameter: torch.Tensor) -> None:
-        """Steps as an optimizer would that has this parameter only, and shares the state."""
-        group = {
-            **self._optimizer.param_groups[self._group_of[parameter]],
-            "params": [parameter],
-        }
-        alone: Any = object.__new__(type(self._optimizer))
-        alone.__dict__.update(self._optimizer.__dict__, param_groups=[group])
+        """Steps with the gradient that the parameter has now."""
         if parameter in self._stepped:
             raise RuntimeError(
                 "a gradient came after the step that the backward pass took with its parameter "
@@ -188,7 +182,24 @@ class SteppingInBackward:
                 "with use_reentrant=True."
             )
         self._stepped.add(parameter)
-        self._bare_step(alone)
+        self._apply(parameter)
+        # Autograd must not take the new bytes for those that it saved. Most optimizers step with
+        # operators on lists, which do not tell it.
+        torch.autograd.graph.increment_version(parameter)
+
+    def _apply(self, parameter: torch.Tensor) -> None:
+        group = {**self._options(parameter), "params": [parameter]}
+        self._bare_step(self._alone(group, self._optimizer.state))
+
+    def _options(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """Of the optimizer's group, as they are now."""
+        return self._optimizer.param_groups[self._group_of[parameter]]
+
+    def _alone(self, group: dict[str, Any], state: Any) -> Any:
+        """The optimizer as it would be if it had this group and state only."""
+        alone: Any = object.__new__(type(self._optimizer))
+        alone.__dict__.update(self._optimizer.__dict__, param_groups=[group], state=state)
+        return alone
 
     def _end_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After ``optimizer.step()``, to which no gradients were left; it counts in its groups."""
@@ -247,7 +258,7 @@ class _Scale:
 _all: weakref.WeakSet[SteppingInBackward] = weakref.WeakSet()
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"

@@ -53,6 +53,7 @@ from ._lms_stats import device_index, stats
 if TYPE_CHECKING:
     from torch.types import Device
 
+    from ._lms_host_step import SteppingOnHost
     from ._lms_stepping import SteppingInBackward
 
 
@@ -81,6 +82,7 @@ __all__ = [
     "stats",
     "step",
     "step_in_backward",
+    "step_on_host",
 ]
 
 for _function in (metrics, report, stats):
@@ -415,6 +417,48 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> SteppingInBackward:
     from ._lms_stepping import SteppingInBackward  # which needs torch.nn and torch.optim
 
     return SteppingInBackward(optimizer)
+
+
+def step_on_host(
+    optimizer: torch.optim.Optimizer, *, device_bytes: int = 0, even_if_slower: bool = False
+) -> SteppingOnHost | None:
+    r"""Step with parameters on the host's processors, within the backward pass.
+
+    The optimizer's state stays in host memory. Each gradient is copied there when it is complete,
+    PyTorch's fused kernel for CPUs steps with it, and the new parameter is copied back, all that
+    under the rest of the backward pass::
+
+        stepping = torch.cuda.lms.step_on_host(optimizer) or torch.cuda.lms.step_in_backward(
+            optimizer
+        )
+
+    Results are those of PyTorch's kernels for CPUs, whose last bits are others than the device's,
+    and the same in each run. Everything else is as with :func:`step_in_backward`. Parameters have
+    their new values after ``optimizer.step()``. Writing to ``parameter.data`` is not noticed: use
+    ``torch.no_grad()``.
+
+    Args:
+        optimizer (torch.optim.Optimizer): Adam, AdamW, SGD or Adagrad. It has all its parameters by
+            now. Its ``state_dict`` is as ever, on the host.
+        device_bytes (int, optional): bytes of the state that are to stay on the device, those of
+            the first parameters, which step there.
+        even_if_slower (bool, optional): whether it does not matter how fast the host is.
+
+    Returns:
+        SteppingOnHost: keep it if you need its methods. None, with a warning in the log, if the
+        host would take longer than copying the state to the device and back. It has measured both.
+        The optimizer is as it was.
+
+    Raises:
+        TypeError: if ``optimizer`` is none.
+        ValueError: if it is another one, is differentiable, has sharded parameters, a learning rate
+            on the device, or some parameters with which another steps in backward passes.
+        RuntimeError: within a backward pass, as with :func:`step_in_backward`, or if gradients are
+            sparse.
+    """
+    from ._lms_host_step import step_on_host
+
+    return step_on_host(optimizer, _bytes(device_bytes, "device_bytes"), even_if_slower)
 
 
 def load(
