@@ -142,6 +142,13 @@ RIVALS = (
         module="stepping",
         usual=False,
     ),
+    replace(
+        _LMS,
+        name="lms_on_host",
+        description=_LMS.description + ", and the optimizer's step on the host",
+        module="on_host",
+        usual=False,
+    ),
     Rival(
         "lms_copies",
         "Large Model Support that makes nothing again",

@@ -23,9 +23,11 @@ from simcuda.control import (
     virtual_time,
 )
 from simcuda.environ import environment
+from simcuda.host_thread import HostThread
 
 __all__ = [
     "Busy",
+    "HostThread",
     "SimulationError",
     "Stats",
     "active",

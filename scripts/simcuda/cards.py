@@ -46,6 +46,7 @@ def describe(name: str) -> str:
         rate = entry["rates"].get(kind, entry["rates"]["fp32"])
         values[kind] = rate * entry["compute_efficiency"]
     values["bandwidth"] = entry["bandwidth"] * entry["bandwidth_efficiency"]
+    values["host_bandwidth"] = entry["host_bandwidth"]
     locked, pageable = entry["page_locked"], entry["pageable"]
     values |= {"h2d": locked["h2d"], "d2h": locked["d2h"], "duplex": locked["both"]}
     values |= {"pageable_h2d": pageable["h2d"], "pageable_d2h": pageable["d2h"]}

@@ -59,6 +59,8 @@ def library() -> ctypes.CDLL:
         getattr(loaded, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     for name in ("simcudaHostTime", "simcudaDeviceTime", "simcudaBusyTime", "simcudaOwnTime"):
         getattr(loaded, name).restype = ctypes.c_int64
+    loaded.simcudaEndHostWork.restype = ctypes.c_uint64
+    loaded.simcudaWaitForHostWork.argtypes = [ctypes.c_uint64]
     loaded.simcudaSetFaults.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     return loaded
 

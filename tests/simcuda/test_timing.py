@@ -367,6 +367,50 @@ assert simcuda.virtual_time() == begin and not event.query()
 """)
 
 
+def test_a_thread_of_the_host_works_while_the_program_goes_on(timed):
+    timed("""
+count = 1 << 26
+parameter = torch.empty(count, pin_memory=True)
+gradient = torch.empty(count, pin_memory=True)
+optimizer = torch.optim.AdamW([parameter], fused=True)
+parameter.grad = gradient
+# Parameters and two of state are read and written, gradients read.
+step = 7 * 4 * count / card["host_bandwidth"] * 1e9
+copy = copy_ns(4 * count, "page_locked", "d2h")
+thread = simcuda.HostThread(1)
+
+def job(is_ready):
+    is_ready.synchronize()
+    optimizer.step()
+
+def work(jobs):
+    results = []
+    for _ in range(jobs):
+        with torch.cuda.stream(one):
+            gradient.copy_(on_device_gradient, non_blocking=True)
+            is_ready = torch.cuda.Event()
+            is_ready.record()
+        results.append(thread.submit(job, is_ready))
+    asked = simcuda.virtual_time()
+    for result in results:
+        result.result()
+    return asked
+
+on_device_gradient = torch.empty(count, device="cuda")
+torch.cuda.synchronize()
+for jobs in 1, 3:
+    begin = simcuda.virtual_time()
+    asked = work(jobs)
+    assert asked - begin < 0.2 * MS                     # the program went on
+    taken = simcuda.virtual_time() - begin
+    assert 0 < taken - (copy + jobs * step) < 0.2 * MS  # copies run under steps
+assert optimizer.state[parameter]["step"].item() == 4
+begin = simcuda.virtual_time()
+optimizer.step()                                        # by the program itself
+assert 0 <= simcuda.virtual_time() - begin - step < 0.2 * MS
+""")
+
+
 def test_operators_cost_what_the_roofline_says(timed, tmp_path):
     path = tmp_path / "timeline.jsonl"
     timed(

@@ -87,6 +87,20 @@ SIMCUDA_API void simcudaSpendOperation();
 SIMCUDA_API cudaError_t simcudaTime(cudaStream_t stream, int device,
                                     const SimcudaKernel* kernel);
 
+// The calling thread reads and writes so many bytes of the host's memory.
+SIMCUDA_API void simcudaSpendHostTraffic(double bytes);
+// Memory of the host that was not there before is not afterwards, and reads as
+// zeros.
+SIMCUDA_API void simcudaWriteZeros(void* address, size_t bytes);
+
+// What the calling thread does between these two, a thread of the host does in
+// virtual time when it comes to it; for the program that takes no time. The
+// number is for the last one, by which the program waits for it. The first
+// returns 0, or -1 where there is no virtual time.
+SIMCUDA_API int simcudaBeginHostWork();
+SIMCUDA_API uint64_t simcudaEndHostWork();
+SIMCUDA_API void simcudaWaitForHostWork(uint64_t number);
+
 // Virtual nanoseconds: the program's clock, and when a device will be done.
 SIMCUDA_API int64_t simcudaHostTime();
 SIMCUDA_API int64_t simcudaDeviceTime(int device);

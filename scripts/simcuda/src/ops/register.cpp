@@ -11,6 +11,7 @@
 
 #include "../simcuda.h"
 #include "handwritten.h"
+#include "host.h"
 #include "kernel.h"
 
 namespace simcuda {
@@ -119,6 +120,9 @@ void replace_all() {
     }
   }
   library->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&copy>());
+  if (simcudaIsTimed() != 0) {
+    time_host();
+  }
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ Card::Card(const std::string& text) {
     rates_[i] = values.rate(kRates[i]);
   }
   bandwidth_ = values.rate("bandwidth");
+  host_bandwidth_ = values.rate("host_bandwidth");
   page_locked_ = {values.rate("h2d"), values.rate("d2h")};
   pageable_ = {values.rate("pageable_h2d"), values.rate("pageable_d2h")};
   const double sum = page_locked_.in + page_locked_.out;
@@ -124,6 +125,10 @@ Time Card::kernel(const SimcudaKernel& kernel) const {
 
 Time Card::traffic(double bytes) const {
   return rounded(launch_ns_ + seconds_to_ns(bytes / bandwidth_));
+}
+
+Time Card::host_traffic(double bytes) const {
+  return rounded(seconds_to_ns(bytes / host_bandwidth_));
 }
 
 Time Card::copy(Part direction, uint64_t bytes, bool page_locked) const {

@@ -27,6 +27,8 @@ class Card {
   Time kernel(const SimcudaKernel& kernel) const;
   // Memory traffic of a copy or a fill within the device.
   Time traffic(double bytes) const;
+  // Memory traffic of the host's processors.
+  Time host_traffic(double bytes) const;
   // A copy between host and device.
   Time copy(Part direction, uint64_t bytes, bool page_locked) const;
 
@@ -50,6 +52,7 @@ class Card {
  private:
   std::array<double, SIMCUDA_RATES> rates_{};  // FLOP/s reached, by SimcudaRate
   double bandwidth_ = 0;                       // of its memory, reached
+  double host_bandwidth_ = 0;                  // likewise, of the host's
   Link page_locked_;
   Link pageable_;
   double disk_read_ = 0;   // bytes per second

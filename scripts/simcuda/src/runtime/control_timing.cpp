@@ -7,6 +7,7 @@
 #include "device.h"
 #include "stream.h"
 #include "timing.h"
+#include "zeros.h"
 
 using namespace simcuda;
 
@@ -31,6 +32,30 @@ SIMCUDA_API cudaError_t simcudaTime(cudaStream_t handle, int device,
                      {Part::Compute, card().kernel(*kernel), kernel->name}});
   }
   return sticky();
+}
+
+SIMCUDA_API void simcudaSpendHostTraffic(double bytes) {
+  timing::spend(card().host_traffic(bytes));
+}
+
+SIMCUDA_API void simcudaWriteZeros(void* address, size_t bytes) {
+  write_zeros(address, bytes);
+}
+
+SIMCUDA_API int simcudaBeginHostWork() {
+  if (!timed()) {
+    return -1;
+  }
+  timing::begin_host_work();
+  return 0;
+}
+
+SIMCUDA_API uint64_t simcudaEndHostWork() {
+  return timing::end_host_work();
+}
+
+SIMCUDA_API void simcudaWaitForHostWork(uint64_t number) {
+  timing::wait_for_host(number);
 }
 
 SIMCUDA_API int64_t simcudaHostTime() {

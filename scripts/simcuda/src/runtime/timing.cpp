@@ -30,7 +30,9 @@ struct World {
   std::mutex mutex;
   DriverLock driver;
   std::condition_variable driver_changed;
-  Simulation simulation{config().devices, card().together};
+  // The last device is the host, which has a stream if it has work of its own.
+  Simulation simulation{config().devices + 1, card().together};
+  int host_stream = -1;
   Time program = 0;  // the program's clock
   std::array<std::array<Time, kParts>, 16> busy{};
   Timeline timeline;
@@ -38,6 +40,9 @@ struct World {
   World() {
     timeline.open(config().timeline);
     simulation.observer = [this](const Interval& interval) {
+      if (interval.device == config().devices) {
+        return;
+      }
       busy[static_cast<size_t>(interval.device)]
           [static_cast<size_t>(interval.part)] += interval.end - interval.start;
       timeline.write(interval);
@@ -109,6 +114,8 @@ Clock& clock() {
   return mine;
 }
 
+thread_local bool is_host_work = false;
+
 // Waits until the stream has room; returns the time.
 Time make_room(World& w, int stream) {
   Simulation& simulation = w.simulation;
@@ -130,7 +137,32 @@ Time now() {
 void spend(Time time) {
   World& w = world();
   std::lock_guard<std::mutex> lock(w.mutex);
+  if (is_host_work) {
+    w.simulation.add_work(w.host_stream, Part::Compute, time, "host",
+                          clock().now(w));
+    return;
+  }
   clock().spend(w, time);
+}
+
+void begin_host_work() {
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (w.host_stream < 0) {
+    w.host_stream = w.simulation.add_stream(config().devices);
+  }
+  is_host_work = true;
+}
+
+uint64_t end_host_work() {
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  is_host_work = false;
+  return w.simulation.last(w.host_stream);
+}
+
+void wait_for_host(uint64_t number) {
+  wait(world().host_stream, number);
 }
 
 void wait_for(Time time) {
@@ -285,6 +317,10 @@ void wait(int stream, uint64_t number) {
   std::lock_guard<std::mutex> lock(w.mutex);
   w.simulation.run_to(w.program);
   if (w.simulation.done(stream, number)) {
+    return;
+  }
+  if (is_host_work) {
+    w.simulation.add_wait(w.host_stream, stream, number, clock().now(w));
     return;
   }
   if (clock().in_program()) {

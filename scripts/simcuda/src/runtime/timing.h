@@ -37,6 +37,14 @@ void join_program();
 bool in_program();
 Time program_now();
 
+// Between these two the calling thread stands for one of the host's own, which
+// does what is asked of it in order, when the program has gone on. What it
+// spends and waits for is queued as if on a stream. Returns a number for
+// wait_for_host, by which the program waits until that thread has done it.
+void begin_host_work();
+uint64_t end_host_work();
+void wait_for_host(uint64_t number);
+
 // The program's threads wait until none in the background has the driver's
 // lock. In what such a thread spends while it has a HoldsDriver, it has.
 void wait_for_driver();
