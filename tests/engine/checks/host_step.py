@@ -375,6 +375,22 @@ class TestErrors(TestCase):
         self.model(self.x).sum().backward()
         assert self.model.weight.grad is not None
 
+    def test_too_little_host_memory(self) -> None:
+        optimizer = AdamW(self.model.parameters())
+        original = _lms_host_step._make_twins
+
+        def fail(_: Any) -> Any:
+            raise MemoryError("no more")
+
+        _lms_host_step._make_twins = fail
+        try:
+            raises(MemoryError, lambda: on_host(optimizer), "no more")
+        finally:
+            _lms_host_step._make_twins = original
+        self.model(self.x).sum().backward()
+        optimizer.step()
+        assert optimizer.state[self.model.weight]["exp_avg"].is_cuda
+
     def test_a_fast_host(self) -> None:
         optimizer = AdamW(self.model.parameters())
         original = _lms_host_speed.seconds_per_byte_there_and_back

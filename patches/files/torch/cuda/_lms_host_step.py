@@ -45,7 +45,6 @@ class SteppingOnHost(SteppingInBackward):
         parameters: Iterable[torch.Tensor],
         worker: ThreadPoolExecutor,
     ) -> None:
-        super().__init__(optimizer)
         self._worker = worker
         self._process = os.getpid()
         # What follows is changed by the threads of several devices in a backward pass.
@@ -58,9 +57,13 @@ class SteppingOnHost(SteppingInBackward):
             for parameter, twin in worker.submit(_make_twins, list(parameters)).result().items()
         }
         self._loaded: dict[torch.Tensor, dict[str, Any]] = {}  # while a checkpoint is loaded
-        for parameter in self._hosted:
-            if parameter in optimizer.state:
-                optimizer.state[parameter] = self._to_host(parameter, optimizer.state[parameter])
+        moved = {
+            parameter: self._to_host(parameter, optimizer.state[parameter])
+            for parameter in self._hosted
+            if parameter in optimizer.state
+        }
+        super().__init__(optimizer)  # not before host memory was enough
+        optimizer.state.update(moved)
         self._handles += [
             optimizer.register_step_pre_hook(self._begin_step),
             optimizer.register_state_dict_pre_hook(lambda _: self._finish()),
