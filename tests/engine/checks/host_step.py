@@ -364,13 +364,13 @@ class TestErrors(TestCase):
 
     def test_a_slow_host(self) -> None:
         optimizer = AdamW(self.model.parameters())
-        original = _lms_host_speed.seconds_per_byte_there_and_back
-        _lms_host_speed.seconds_per_byte_there_and_back = lambda *_: 0.0
+        original = _lms_host_speed.seconds_per_byte_both_ways
+        _lms_host_speed.seconds_per_byte_both_ways = lambda *_: 0.0
         try:
             with self.assertLogs("torch.cuda.lms", "WARNING") as told:
                 assert lms.step_on_host(optimizer) is None
         finally:
-            _lms_host_speed.seconds_per_byte_there_and_back = original
+            _lms_host_speed.seconds_per_byte_both_ways = original
         assert "leaves the optimizer as it is" in told.output[0]
         self.model(self.x).sum().backward()
         assert self.model.weight.grad is not None
@@ -393,13 +393,13 @@ class TestErrors(TestCase):
 
     def test_a_fast_host(self) -> None:
         optimizer = AdamW(self.model.parameters())
-        original = _lms_host_speed.seconds_per_byte_there_and_back
+        original = _lms_host_speed.seconds_per_byte_both_ways
         # The link is measured, and is no faster than this.
-        _lms_host_speed.seconds_per_byte_there_and_back = lambda *args: original(*args) + 1.0
+        _lms_host_speed.seconds_per_byte_both_ways = lambda *args: original(*args) + 1.0
         try:
             stepping = lms.step_on_host(optimizer)
         finally:
-            _lms_host_speed.seconds_per_byte_there_and_back = original
+            _lms_host_speed.seconds_per_byte_both_ways = original
         assert stepping is not None
         stepping.remove()
 

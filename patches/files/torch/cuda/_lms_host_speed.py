@@ -80,7 +80,7 @@ def why_slower(
     taken, threads = worker.submit(on_host).result()
     stepping = taken / tried * count
     state = state_size(optimizer, group, largest.dtype) * count
-    copying = state * seconds_per_byte_there_and_back(largest.device, min(state, _BYTES_TRIED))
+    copying = state * seconds_per_byte_both_ways(largest.device, min(state, _BYTES_TRIED))
     if stepping <= copying:
         return None
     return (
@@ -89,15 +89,18 @@ def why_slower(
     )
 
 
-def seconds_per_byte_there_and_back(device: torch.device, size: int) -> float:
-    """One after the other: when both directions run at once, there is more to copy than state."""
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(size, dtype=torch.uint8, device=device)
+def seconds_per_byte_both_ways(device: torch.device, size: int) -> float:
+    """In both directions at once, as state comes and goes within the backward pass."""
+    host = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    there = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
     for _ in range(2):  # once to warm up
         torch.cuda.synchronize(device)  # nothing but these copies is to be timed
         begin = time.perf_counter()
-        there.copy_(host, non_blocking=True)
-        host.copy_(there, non_blocking=True)
+        with torch.cuda.stream(streams[0]):
+            there[0].copy_(host[0], non_blocking=True)
+        with torch.cuda.stream(streams[1]):
+            host[1].copy_(there[1], non_blocking=True)
         torch.cuda.synchronize(device)
         taken = time.perf_counter() - begin
     return taken / size
