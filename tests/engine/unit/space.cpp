@@ -19,12 +19,13 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kPage = 2 * kMiB;
 constexpr uintptr_t kBase = uintptr_t{1} << 40;
 
-// Ranks by last use and counts how often it is asked.
+// Ranks by last use and hint, and counts how often it is asked.
 class Counting final : public Ranking {
  public:
   Cost cost_of(const Page& page) const override {
     ++looks;
-    return {page.last_use, 0, page.bytes};
+    const bool is_kept = page.hint.turn == Hint::Turn::kLast;
+    return {page.last_use, 0, page.bytes, is_kept ? page.bytes : 0};
   }
   bool may_evict(const Page& page) const override {
     ++looks;
@@ -107,6 +108,17 @@ TEST(TheSpace, AnOperatorsRequestIsServedWhereverThereIsRoom) {
   }
 }
 
+TEST(TheSpace, WhatShouldStayIsTakenWhereThereIsNothingElse) {
+  World world(20'000);
+  for (Page& page : world.pages) {
+    page.hint.turn = Hint::Turn::kLast;
+  }
+  EXPECT_EQ(world.window(kPage).size(), 1u);
+  world.pages[17'777].hint = {};
+  EXPECT_TRUE(
+      (world.window(kPage) == std::vector<Page*>{&world.pages[17'777]}));
+}
+
 // --- pieces ---
 
 TEST(TheSpace, PiecesAreWhatIsCheapestToMakeAgainWhereverItLies) {
@@ -127,6 +139,9 @@ TEST(TheSpace, PiecesAreWhatIsCheapestToMakeAgainWhereverItLies) {
   EXPECT_TRUE(pieces(4, 10 * kPage).size() == 3);
   EXPECT_TRUE(pieces(5, 10 * kPage).empty()); // the rest cannot be made
   EXPECT_TRUE(pieces(1, 10 * kPage).empty()); // there is enough
+  world.pages[2].hint.turn = Hint::Turn::kLast;
+  EXPECT_TRUE(pieces(4, 10 * kPage).empty());
+  world.pages[2].hint = {};
   world.pages[5].next_use = 0; // may not be evicted
   EXPECT_TRUE(pieces(4, 10 * kPage).empty());
 }

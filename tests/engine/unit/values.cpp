@@ -241,4 +241,21 @@ TEST_F(TheValues, EndARowWithStepsInPlace) {
   EXPECT_EQ(Values::value_of(*next)->row, 1);
 }
 
+TEST_F(TheValues, FollowHints) {
+  auto source = page_of(10);
+  auto page = page_of(100);
+  make_from(*page, *source);
+  EXPECT_EQ(values->gain(*page), 100u); // a byte is copied in a nanosecond
+  auto small = page_of(1);
+  make_from(*small, *source);
+  EXPECT_EQ(values->gain(*small), 1u);
+  small->hint.again = Hint::Again::kPreferred;
+  EXPECT_EQ(values->gain(*small), kMostCopied);
+  page->hint.again = Hint::Again::kPreferred;
+  EXPECT_EQ(values->gain(*page), 100u);
+  page->hint.again = Hint::Again::kNever;
+  EXPECT_EQ(values->gain(*page), 0u);
+  EXPECT_FALSE(values->give_up(*page, /*at_any_cost=*/true));
+}
+
 } // namespace

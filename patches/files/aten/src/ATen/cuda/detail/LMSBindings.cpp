@@ -242,6 +242,7 @@ StatsDict device_stats(int64_t index) {
   insert(dict, "lms.on_disk_bytes", stats.on_disk_bytes);
   insert(dict, "lms.disk_write", stats.written_to_disk);
   insert(dict, "lms.disk_read", stats.read_from_disk);
+  dict.insert("lms.hints.overruled", stats.overruled);
   dict.insert("lms.recompute.count", stats.made.copies);
   dict.insert("lms.recompute.bytes", stats.made.bytes);
   insert_times(dict, stats);
@@ -326,6 +327,26 @@ class PinTable {
   std::mt19937_64 random_{std::random_device{}()};
   std::unordered_map<int64_t, c10::lms::Context*> pins_;
 };
+
+// `turn` and `again`: the numbers of Hint's.
+void set_hint(
+    const c10::Storage& storage,
+    int64_t turn,
+    int64_t again,
+    bool on_host) {
+  TORCH_CHECK_VALUE(
+      turn >= 0 && turn < static_cast<int64_t>(Hint::Turn::kCount) &&
+          again >= 0 && again < static_cast<int64_t>(Hint::Again::kCount),
+      "lms::set_hint: there is no such hint.");
+  if (storage.device_type() == c10::DeviceType::CUDA) {
+    Device::get(storage.device().index())
+        .set_hint(
+            storage.unsafeGetStorageImpl(),
+            {static_cast<Hint::Turn>(turn),
+             static_cast<Hint::Again>(again),
+             on_host});
+  }
+}
 
 int64_t take_pin(const c10::Storage& storage) {
   PinGuard guard(storage);
@@ -437,6 +458,9 @@ TORCH_LIBRARY(lms, m) {
           .adopt_existing(storage.unsafeGetStorageImpl());
     }
   });
+  m.def(
+      "set_hint(Storage storage, int turn, int again, bool on_host) -> ()",
+      set_hint);
   m.def("release(Storage storage) -> ()", release);
   m.def(
       "is_resident(Storage storage) -> bool", [](const c10::Storage& storage) {

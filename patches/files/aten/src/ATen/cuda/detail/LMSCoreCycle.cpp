@@ -79,6 +79,7 @@ void CycleReader::read_use(const History& history, uint32_t number) {
   interval.begin = cycle_.length() - 1;
   interval.bytes = slot.bytes;
   interval.is_after_write = slot.writes != 0;
+  interval.turn = static_cast<Hint::Turn>(slot.turn);
   if (slot.next == 0 && !slot.is_dead) {
     const uint64_t twin = next_ - lag_;
     if (history.has(twin) &&

@@ -20,6 +20,7 @@ struct Interval {
   bool is_saved = false; // its page is written back while it stays: as well
   uint32_t away = 0; // operators after which its memory is needed then
   uint8_t gain = 0; // by making its bytes again, see Use
+  Hint::Turn turn = Hint::Turn::kByPlan; // of its page to be evicted
   size_t bytes = 0;
   Page* page = nullptr; // on the host by the plan, or to be saved
 };

@@ -52,7 +52,7 @@ void History::append(const Operator& op) {
 void History::add_use(const Use& use, Hashes& hashes) {
   Page& page = *use.page;
   Entry& entry = entries_.back();
-  Slot slot(page.bytes, use.writes);
+  Slot slot(page.bytes, use.writes, page.hint);
   const bool is_known = page.last_use > 0 && page.last_slot >= dropped_slots_;
   if (is_known) {
     slot.previous = static_cast<uint32_t>(now_ - page.last_use);
@@ -88,6 +88,22 @@ void History::on_death(Page* page) {
     slot.is_dead = 1;
     slot.end = static_cast<uint32_t>(now_ - page->last_use);
   }
+}
+
+bool History::note_hint(const Page& page) {
+  if (page.last_use == 0 || page.last_slot < dropped_slots_) {
+    return false; // there is nothing that it changes
+  }
+  Slot& slot = slot_of(page);
+  slot.set(page.hint);
+  const Entry& used = entry(page.last_use);
+  const uint64_t twin = page.last_use - std::min(page.last_use, lag_);
+  if (lag_ == 0 || !has(twin) || entry(twin).kind != used.kind) {
+    return true;
+  }
+  const Slot& before = this->slot(
+      entry(twin), static_cast<uint32_t>(page.last_slot - used.first_slot));
+  return before.turn != slot.turn || before.again != slot.again;
 }
 
 void History::move_to_end(Page& page) {

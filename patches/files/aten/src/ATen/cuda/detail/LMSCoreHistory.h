@@ -55,17 +55,25 @@ class History {
   static constexpr size_t kMostBytes = size_t{160} << 20;
 
   struct Slot { // a use of a page
-    uint64_t bytes : 54;
+    uint64_t bytes : 50;
     uint64_t gain : 8; // until the next use, see Use
     uint64_t is_dead : 1;
     uint64_t writes : 1;
+    uint64_t turn : 2; // see Hint, as the next one
+    uint64_t again : 2;
     uint32_t previous = 0; // operators since the use before; 0: the first one
     uint32_t previous_slot = 0; // of that operator's
     uint32_t next = 0; // operators until the next use; 0: not yet, or none
     uint32_t end = 0; // slot of that operator's; operators until death if dead
 
-    Slot(size_t bytes, bool writes)
-        : bytes(bytes), gain(0), is_dead(0), writes(writes ? 1 : 0) {}
+    Slot(size_t bytes, bool writes, Hint hint)
+        : bytes(bytes), gain(0), is_dead(0), writes(writes ? 1 : 0) {
+      set(hint);
+    }
+    void set(Hint hint) {
+      turn = static_cast<uint64_t>(hint.turn) & 3;
+      again = static_cast<uint64_t>(hint.again) & 3;
+    }
   };
   enum Likeness : size_t { kByName, kByAge, kLikenesses };
   using Hashes = std::array<uint64_t, kLikenesses>;
@@ -84,6 +92,9 @@ class History {
   // Sets of the pages what is the history's own.
   void append(const Operator& op);
   void on_death(Page* page);
+  // The page has another hint since its last use. False if the page that was in
+  // its place one lag ago had the same.
+  bool note_hint(const Page& page);
 
   // Index of the latest operator; the first one has 1.
   uint64_t now() const {

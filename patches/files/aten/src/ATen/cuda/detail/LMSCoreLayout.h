@@ -15,6 +15,27 @@ constexpr size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+// Note [Hints]
+// ~~~~~~~~~~~~
+// A program may say of a storage that it should be evicted last or first, and
+// whether its bytes should be made again rather than be copied
+// (torch.cuda.lms.hint). Policies prefer what hints ask for, and memory that is
+// short wins: what should stay goes where nothing else can, which is counted
+// (DeviceStats::overruled). Nothing else depends on hints, so results do not.
+//
+// A plan is made of uses of pages, and pages that are made anew in each
+// iteration are other ones by then. So the history keeps the hint of each use.
+// One that is given between two uses holds for the time between them, too.
+struct Hint {
+  // What is greater is evicted first.
+  enum class Turn : uint8_t { kLast, kByPlan, kFirst, kCount };
+  enum class Again : uint8_t { kByPlan, kNever, kPreferred, kCount };
+
+  Turn turn = Turn::kByPlan;
+  Again again = Again::kByPlan;
+  bool on_host = false; // rather than on a disk, where there is one
+};
+
 // What a policy knows of a managed storage.
 struct Page {
   uint64_t id = 0; // never given to another
@@ -23,6 +44,7 @@ struct Page {
   bool evictable = false; // resident, not pinned, not held
   bool clean = false; // its bytes are elsewhere: evicting it copies nothing
   bool dropped = false; // nobody has its bytes: they are made again when used
+  Hint hint; // the program's
   // It is to be dropped when its memory is needed, and can be made again so
   // much faster than it can be copied; 0 otherwise.
   uint32_t gain = 0;

@@ -73,10 +73,6 @@ class Link {
   double copying_us() const;
 
  private:
-  // Making again that is so many times as fast as a copy is not worth one: what
-  // is copied comes back late now and then.
-  static constexpr uint32_t kMostCopied = 32;
-
   struct Window { // positions
     uint64_t begin;
     uint64_t length;

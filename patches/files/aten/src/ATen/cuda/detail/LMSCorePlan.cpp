@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <queue>
+#include <tuple>
 #include <utility>
 
 namespace at::cuda::lms {
@@ -136,8 +138,8 @@ std::vector<int64_t> Plan::residency() const {
 void Plan::choose_more_victims(size_t capacity) {
   const uint32_t n = length();
   RangeMaximum resident(residency());
-  // The next use and the interval's number, farthest first.
-  std::priority_queue<std::pair<uint64_t, uint32_t>> idle;
+  // Turn, next use and the interval's number, farthest first.
+  std::priority_queue<std::tuple<Hint::Turn, uint64_t, uint32_t>> idle;
   const auto may_evict = [this](const Interval& it) {
     return !it.is_evicted && it.length > 1 && it.bytes >= least_;
   };
@@ -145,15 +147,16 @@ void Plan::choose_more_victims(size_t capacity) {
     const uint64_t end =
         uint64_t{cycle_.intervals[i].begin} + cycle_.intervals[i].length;
     if (may_evict(cycle_.intervals[i]) && end > n) {
-      idle.emplace(end - n, i);
+      idle.emplace(cycle_.intervals[i].turn, end - n, i);
     }
   }
   for (uint32_t now = 0; now < n; ++now) {
     while (resident.maximum(now, 1) > static_cast<int64_t>(capacity) &&
-           !idle.empty() && idle.top().first > now) {
-      Interval& it = cycle_.intervals[idle.top().second];
+           !idle.empty()) {
+      const auto [turn, end, number] = idle.top();
       idle.pop();
-      if (it.is_evicted) {
+      Interval& it = cycle_.intervals[number];
+      if (it.is_evicted || end <= now) {
         continue;
       }
       it.is_evicted = has_traffic_ = true;
@@ -164,7 +167,7 @@ void Plan::choose_more_victims(size_t capacity) {
     for (uint32_t slot = 0; slot < slots(now); ++slot) {
       const Interval& it = interval(now, slot);
       if (may_evict(it)) {
-        idle.emplace(uint64_t{now} + it.length, number(now, slot));
+        idle.emplace(it.turn, uint64_t{now} + it.length, number(now, slot));
       }
     }
   }

@@ -16,7 +16,9 @@ namespace at::cuda::lms {
 // pages come back:
 //  1. Victims: the cycle is simulated, and wherever its pages do not fit, the
 //     idle page whose next use is farthest is evicted (Belady's rule; one that
-//     dies is not copied back, so its time counts several times as much). Room
+//     dies is not copied back, so its time counts several times as much; and
+//     what the program wants to go first or last goes before or after all
+//     others, see Note [Hints]). Room
 //     for a typical page is left over, so that one can arrive while others are
 //     in use: without it fewer bytes would move, but nothing could overlap. The
 //     simulation runs three cycles, so that what is found is the steady state.

@@ -148,6 +148,16 @@ void PlannedPolicy::note_source(Page& page, uint64_t makes_at) {
   }
 }
 
+void PlannedPolicy::note_hint(Page& page, Hint hint) {
+  page.hint = hint;
+  if (hint.again == Hint::Again::kNever) {
+    page.gain = 0;
+  }
+  if (history_.note_hint(page)) {
+    hinted_at_ = history_.now();
+  }
+}
+
 void PlannedPolicy::on_death(Page* page) {
   end_idle_time(*page);
   history_.on_death(page);
@@ -192,9 +202,11 @@ bool PlannedPolicy::is_plan_due() const {
   if (draft_) {
     return false;
   }
-  if (plan_) { // a whole cycle has been seen
+  if (plan_) { // a whole cycle has been seen, with the hints that there are now
+    const bool is_out_of_date = !is_complete_ || hinted_at_ + lag > planned_at_;
     return is_plan_wanted_ ||
-        (!is_complete_ && history_.now() - planned_at_ >= lag);
+        (is_out_of_date &&
+         history_.now() - std::max(planned_at_, hinted_at_) >= lag);
   }
   const uint64_t least = lag > History::kAlways ? lag / kLongMatches : 0;
   return must_plan_ && lag > 0 &&
@@ -436,13 +448,21 @@ uint64_t PlannedPolicy::distance_to(const Page& page) const {
 }
 
 Cost PlannedPolicy::cost_of(const Page& page) const {
+  Cost cost = cost_by_use(page);
+  cost.kept = page.hint.turn == Hint::Turn::kLast ? page.bytes : 0;
+  return cost;
+}
+
+// What should be evicted first counts as never used again.
+Cost PlannedPolicy::cost_by_use(const Page& page) const {
+  const bool is_first = page.hint.turn == Hint::Turn::kFirst;
   if (page.draining) {
     return {0, bytes_until_drained(page, drained_), 0};
   }
   if (page.gain > 0) {
     // Without a plan, what was used just now is likely to be needed soon.
     const uint64_t age = history_.now() - page.last_use;
-    const uint64_t urgency = plan_ ? 0 : kUrgency / (age + kNear);
+    const uint64_t urgency = plan_ || is_first ? 0 : kUrgency / (age + kNear);
     return {0, 0, page.bytes / page.gain * (1 + urgency)};
   }
   const size_t out = page.clean ? 0 : page.bytes;
@@ -450,9 +470,9 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
   const bool is_here = page.arrives_at <= arrived_;
   const size_t wait = page.clean && is_here ? 0 : sent_ - drained_ + page.bytes;
   if (!plan_) {
-    return {page.last_use, wait, out};
+    return {is_first ? 0 : page.last_use, wait, out};
   }
-  if (page.needed_at() == Page::kNever) {
+  if (is_first || page.needed_at() == Page::kNever) {
     return {0, wait, out};
   }
   // It comes back, and the sooner it is needed the worse.
@@ -463,12 +483,15 @@ Cost PlannedPolicy::cost_of(const Page& page) const {
 // To take the memory of all of them costs so much now: bytes that are still to
 // be copied, when the device gets here, until the last of them is free; and
 // those that leave or are made again because of it. What comes back later comes
-// ahead of its use.
+// ahead of its use. More than anything, if one of them should be evicted last.
 size_t PlannedPolicy::cost_now(const std::vector<Page*>& pages) const {
   size_t wait = 0;
   size_t traffic = 0;
   for (const Page* page : pages) {
     const Cost cost = cost_of(*page);
+    if (cost.kept > 0) {
+      return Page::kNever;
+    }
     const bool is_copied = !page->draining && !page->clean;
     wait = std::max(wait, cost.wait);
     traffic += page->gain > 0 ? cost.traffic : is_copied ? page->bytes : 0;
@@ -484,6 +507,9 @@ size_t PlannedPolicy::cost_now(const std::vector<Page*>& pages) const {
 bool PlannedPolicy::may_evict(const Page& page) const {
   if (!ahead_ || page.draining) {
     return true;
+  }
+  if (page.hint.turn == Hint::Turn::kLast) {
+    return false;
   }
   const uint64_t needed_at = ahead_->needed_at();
   if (page.needed_at() == Page::kNever) {

@@ -41,6 +41,7 @@ class PlannedPolicy final : public Policy, private Ranking {
     return trial_.makes_again() && (plan_ ? plan_->gains() : gains_) > 0;
   }
   void note_source(Page& page, uint64_t makes_at) override;
+  void note_hint(Page& page, Hint hint) override;
   void on_death(Page* page) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override;
@@ -84,6 +85,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   };
 
   Cost cost_of(const Page& page) const override;
+  Cost cost_by_use(const Page& page) const;
   size_t cost_now(const std::vector<Page*>& pages) const;
   bool may_evict(const Page& page) const override;
 
@@ -114,6 +116,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   std::shared_ptr<Dropped> dropped_; // to go with the next actions
   uint64_t planning_work_ = 0; // but for that of wishes_
   uint64_t planned_at_ = 0; // the operator that ended the plan's cycle
+  uint64_t hinted_at_ = 0; // since then hints are as they were one cycle before
   // The plan knows how each of its intervals ends, or never will.
   bool is_complete_ = false;
   uint64_t needed_matches_ = History::kWindow; // before the next plan

@@ -44,6 +44,10 @@ struct Request {
   Extent kept = {};
 };
 
+// Making again that is so many times as fast as a copy is not worth one: what
+// is copied comes back late now and then.
+constexpr uint32_t kMostCopied = 32;
+
 struct Use {
   Page* page;
   bool writes;
@@ -136,6 +140,11 @@ class Policy {
   // Page::makes_at has changed.
   virtual void note_source(Page& page, uint64_t makes_at) {
     page.makes_at = makes_at;
+  }
+
+  // See Note [Hints].
+  virtual void note_hint(Page& page, Hint hint) {
+    page.hint = hint;
   }
 
   // The page is about to be destroyed.

@@ -36,10 +36,12 @@ void Reclaimer::evict(Eviction& eviction, Freed& freed) {
   size_t done = 0;
   for (; done < pages.size(); ++done) {
     Page* page = pages[done].first;
-    const size_t bytes = page->bytes;
     if (!page->evictable) {
       continue; // it was, before the wait
     }
+    const size_t bytes = page->bytes;
+    const bool is_overruled = page->hint.turn == Hint::Turn::kLast &&
+        (eviction.keeps_memory || eviction.room > 0); // for want of memory
     const bool is_evicted = eviction.keeps_memory
         ? residence_.page_out(entry(page), eviction.wait, std::nullopt) !=
             nullptr
@@ -49,6 +51,7 @@ void Reclaimer::evict(Eviction& eviction, Freed& freed) {
     }
     eviction.gone.count += is_evicted ? 1 : 0;
     eviction.gone.bytes += is_evicted ? bytes : 0;
+    books_.stats.overruled += is_evicted && is_overruled ? 1 : 0;
     eviction.has_failed = eviction.has_failed || !is_evicted;
   }
   pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(done));

@@ -29,7 +29,7 @@ class Run {
 
   void restart(size_t at) {
     begin_ = at;
-    size_ = traffic_ = 0;
+    size_ = traffic_ = kept_ = 0;
     pages_ = 0;
     wait_.clear();
     last_use_.clear();
@@ -40,6 +40,7 @@ class Run {
     if (const Page* page = page_at(at)) {
       const Cost cost = ranking_.cost_of(*page);
       traffic_ += cost.traffic;
+      kept_ += cost.kept;
       ++pages_;
       push(wait_, at, cost.wait);
       push(last_use_, at, cost.last_use);
@@ -51,7 +52,9 @@ class Run {
     while (size_ - ranges_[begin_].size >= bytes) {
       size_ -= ranges_[begin_].size;
       if (const Page* page = page_at(begin_)) {
-        traffic_ -= ranking_.cost_of(*page).traffic;
+        const Cost cost = ranking_.cost_of(*page);
+        traffic_ -= cost.traffic;
+        kept_ -= cost.kept;
         --pages_;
         pop(wait_, begin_);
         pop(last_use_, begin_);
@@ -70,7 +73,7 @@ class Run {
     return pages_ > 0;
   }
   Cost cost() const {
-    return {last_use_.front().second, wait_.front().second, traffic_};
+    return {last_use_.front().second, wait_.front().second, traffic_, kept_};
   }
 
  private:
@@ -97,6 +100,7 @@ class Run {
   size_t begin_ = 0;
   size_t size_ = 0; // bytes of the ranges
   size_t traffic_ = 0; // bytes
+  size_t kept_ = 0; // bytes
   size_t pages_ = 0;
   Maxima wait_;
   Maxima last_use_;

@@ -42,7 +42,8 @@ Window search(
   Sweep sweep(shelf, request, hand);
   while (sweep.next()) {
     improve(best, sweep.ranges(), request.bytes, ranking);
-    if (sweep.has_looked_enough() && (best.cost || request.ahead)) {
+    const bool has_found = best.cost && best.cost->kept == 0;
+    if (sweep.has_looked_enough() && (has_found || request.ahead)) {
       break;
     }
   }
@@ -77,7 +78,8 @@ std::vector<Page*> cheapest_pieces(
   while (sweep.next()) {
     for (const Range& range : sweep.ranges()) {
       if (range.block && is_movable(range, ranking) &&
-          range.block->page->gain > 0) {
+          range.block->page->gain > 0 &&
+          ranking.cost_of(*range.block->page).kept == 0) {
         pages.push_back(range.block->page);
       }
     }

@@ -10,13 +10,18 @@ namespace at::cuda::lms {
 
 // What it costs to take the memory of a page, or of a set of pages: the latest
 // use of one, then the bytes that are copied until the last of them is free and
-// those that are copied because of it.
+// those that are copied because of it. Before all that, bytes that should be
+// evicted last: see Note [Hints].
 struct Cost {
   uint64_t last_use = 0;
   size_t wait = 0;
   size_t traffic = 0;
+  size_t kept = 0;
 
   bool operator<(const Cost& other) const {
+    if (kept != other.kept) {
+      return kept < other.kept;
+    }
     return last_use != other.last_use
         ? last_use < other.last_use
         : wait + traffic < other.wait + other.traffic;

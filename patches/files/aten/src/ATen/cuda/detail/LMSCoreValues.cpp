@@ -86,8 +86,9 @@ bool Values::gather(const Value& value, Needs& needs) const {
 
 // What it takes to make the page; false if it may not be dropped.
 bool Values::may_drop(const PageEntry& page, Needs& needs) const {
-  return page.value && !page.is_newly_made && are_kept() &&
-      !page.value->ends_row && gather(*page.value, needs);
+  return page.value && page.hint.again != Hint::Again::kNever &&
+      !page.is_newly_made && are_kept() && !page.value->ends_row &&
+      gather(*page.value, needs);
 }
 
 bool Values::can_be_made(const PageEntry& page) {
@@ -95,27 +96,28 @@ bool Values::can_be_made(const PageEntry& page) {
   return may_drop(page, needs);
 }
 
-uint32_t Values::gain_by(const Needs& needs, size_t bytes) {
+uint32_t Values::gain_by(const Needs& needs, const PageEntry& page) {
   constexpr uint64_t kMost = std::numeric_limits<uint8_t>::max();
+  const uint64_t least =
+      page.hint.again == Hint::Again::kPreferred ? kMostCopied : 0;
   if (!needs.is_timed) {
-    return 0;
+    return static_cast<uint32_t>(least);
   }
-  const double copy = copy_ns() * static_cast<double>(bytes);
+  const double copy = copy_ns() * static_cast<double>(page.bytes);
   return static_cast<uint32_t>(
-      std::min(kMost, static_cast<uint64_t>(copy) / needs.ns));
+      std::clamp(static_cast<uint64_t>(copy) / needs.ns, least, kMost));
 }
 
 uint32_t Values::gain(const PageEntry& page) {
   Needs needs;
-  return may_drop(page, needs) ? gain_by(needs, page.bytes) : 0;
+  return may_drop(page, needs) ? gain_by(needs, page) : 0;
 }
 
 // --- dropping ---
 
 bool Values::give_up(PageEntry& page, bool at_any_cost) {
   Needs needs;
-  if (!may_drop(page, needs) ||
-      (!at_any_cost && gain_by(needs, page.bytes) == 0)) {
+  if (!may_drop(page, needs) || (!at_any_cost && gain_by(needs, page) == 0)) {
     return false;
   }
   let_go_of_sources(page); // of an attempt that failed

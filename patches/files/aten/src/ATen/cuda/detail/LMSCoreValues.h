@@ -150,7 +150,7 @@ class Values {
   static void extend_row(Value& value, size_t bytes);
   bool gather(const Value& value, Needs& needs) const;
   bool may_drop(const PageEntry& page, Needs& needs) const;
-  uint32_t gain_by(const Needs& needs, size_t bytes);
+  uint32_t gain_by(const Needs& needs, const PageEntry& page);
   static int steps_to_make(const Value& value);
   void tell_when_needed(const Value& source);
   void end_if_needless(const Value& source);

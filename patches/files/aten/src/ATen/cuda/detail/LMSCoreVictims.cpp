@@ -102,7 +102,7 @@ void Victims::begin(const Slots& slots) {
       const uint64_t end = it.is_endless ? kNever
           : is_free_[i]                  ? kFirst
                                          : now_ + weight * length;
-      idle_.push({end, now_, i});
+      idle_.push({it.turn, end, now_, i});
     }
   }
 }

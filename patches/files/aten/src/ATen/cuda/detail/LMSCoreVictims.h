@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <queue>
+#include <tuple>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -30,11 +31,13 @@ class Victims {
 
  private:
   struct Idle {
+    Hint::Turn turn; // see Note [Hints]
     uint64_t end; // next use or death, or never
     uint64_t begin;
     uint32_t number; // of the interval
     bool operator<(const Idle& other) const {
-      return end < other.end || (end == other.end && number < other.number);
+      return std::tie(turn, end, number) <
+          std::tie(other.turn, other.end, other.number);
     }
   };
   // The intervals that begin with an operator.

@@ -122,6 +122,8 @@ class Device {
 
   // Starts to manage a storage that exists.
   void adopt_existing(c10::StorageImpl* storage);
+  // See Note [Hints]. What LMS does not manage stays where it is in any case.
+  void set_hint(c10::StorageImpl* storage, Hint hint);
   // Pins for the rest of the storage's life and waits on the host, so that
   // the bytes are valid on any stream.
   void hold(ManagedStorage* storage);

@@ -249,4 +249,12 @@ void Device::adopt_existing(c10::StorageImpl* storage) {
   adopt(storage);
 }
 
+void Device::set_hint(c10::StorageImpl* storage, Hint hint) {
+  const Lock lock(mutex());
+  disarm_if_stale(storage);
+  if (ManagedStorage* record = adopt(storage)) {
+    pager_.books.policy->note_hint(*record, hint);
+  }
+}
+
 } // namespace at::cuda::lms
