@@ -187,7 +187,7 @@ class TestApiSettings(TestCase):
             for way in ("page_in", "page_in.ahead", "page_out", "moved")
             for what in ("copies", "bytes")
         ]
-        names += ["lms.dropped", "lms.dropped_bytes"]
+        names += ["lms.dropped", "lms.dropped_bytes", "lms.hints.overruled"]
         names += [f"lms.recompute.{what}" for what in ("count", "bytes", "us")]
         names += [f"lms.{way}.us" for way in ("page_in", "page_out", "moved")]
         names += [

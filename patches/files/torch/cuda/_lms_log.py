@@ -1,8 +1,9 @@
-"""What Large Model Support tells the log at INFO.
+"""What Large Model Support tells the log, at INFO but for hints.
 
-That memory ran short; who took an address, or captured a graph, which keeps storages on the device;
-at the end, what LMS did. Nothing calls back from the engine. The statistics are looked at when a
-backward pass begins, at most once a second, and only while somebody listens.
+That memory ran short, also of what hints ask for; who took an address, or captured a graph, which
+keeps storages on the device; at the end, what LMS did. Nothing calls back from the engine. The
+statistics are looked at when a backward pass begins, at most once a second, and only while somebody
+listens.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class _Report:
         self.begun_at = time.monotonic()
         self.next_look_at = self.begun_at
         self.told: set[tuple[str, int]] = set()  # events, by device
+        self.has_hints = False  # that something should stay
         atexit.register(self.end)
 
     def is_silent(self) -> bool:
-        return not (logger.isEnabledFor(logging.INFO) and torch.cuda.is_initialized())
+        level = logging.WARNING if self.has_hints else logging.INFO
+        return not (logger.isEnabledFor(level) and torch.cuda.is_initialized())
 
     def look(self) -> None:
         now = time.monotonic()
@@ -67,6 +70,14 @@ class _Report:
             logger.info(
                 "cuda:%d: LMS makes bytes again by running operators once more, in place of "
                 "copying them. It goes on with that if iterations are faster so.",
+                device,
+            )
+
+        if stats["lms.hints.overruled"] and self.is_new("hints", device):
+            logger.warning(
+                "cuda:%d: memory is short of what hints ask for: storages with keep=True left the "
+                "device, since what operators need does not fit beside them. Results are the same. "
+                "Fewer such hints may be faster.",
                 device,
             )
 
@@ -135,6 +146,12 @@ def look() -> None:
     """Tell what is new, if it is time to look."""
     if _report is not None and not _report.is_silent():
         _report.look()
+
+
+def note_hints() -> None:
+    """Something should stay on the device: it is a warning if it cannot."""
+    if _report is not None:
+        _report.has_hints = True
 
 
 def tell_of_address(storage: torch.UntypedStorage) -> None:

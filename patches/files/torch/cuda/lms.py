@@ -36,14 +36,15 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _lms_hooks, _lms_log
+from . import _lms_hints, _lms_hooks, _lms_log
+from ._lms_hints import ByName, ByType, Hint, LayerByLayer, OnShortage, Policy
 from ._lms_library import engine, is_loaded
 from ._lms_log import logger
 from ._lms_metrics import metrics
@@ -54,10 +55,17 @@ if TYPE_CHECKING:
     from torch.types import Device
 
     from ._lms_host_step import SteppingOnHost
+    from ._lms_hints import Hints
     from ._lms_stepping import SteppingInBackward
 
 
 __all__ = [
+    "ByName",
+    "ByType",
+    "Hint",
+    "LayerByLayer",
+    "OnShortage",
+    "Policy",
     "enable_thread",
     "get_disk",
     "get_enabled_lms",
@@ -65,6 +73,8 @@ __all__ = [
     "get_limit_lms",
     "get_recompute",
     "get_size_lms",
+    "hint",
+    "install_module_method",
     "is_available",
     "is_resident",
     "load",
@@ -85,8 +95,11 @@ __all__ = [
     "step_on_host",
 ]
 
-for _function in (metrics, report, stats):
-    _function.__module__ = __name__  # where they are public
+for _public in (
+    *(metrics, report, stats),
+    *(ByName, ByType, Hint, LayerByLayer, OnShortage, Policy),
+):
+    _public.__module__ = __name__  # where they are public
 
 _switching = threading.Lock()  # around turning on and off
 
@@ -152,6 +165,7 @@ def set_enabled_lms(enabled: bool) -> None:
             _lms_hooks.install()
             _lms_log.begin()
             _adopt_existing(ops)
+            _lms_hints.give_again()
         else:
             _lms_hooks.remove()
         logger.info("%s", "enabled" if enabled else "disabled")
@@ -366,6 +380,84 @@ def pin(*tensors: torch.Tensor | torch.UntypedStorage) -> Iterator[None]:
     finally:
         for handle in pins:
             ops.unpin(handle)
+
+
+# --- hints ---
+
+
+def hint(
+    what: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+    *,
+    keep: bool = False,
+    page: bool = False,
+    recompute: bool | None = None,
+    host: bool = False,
+    activations: bool = False,
+) -> Hints:
+    r"""Say what should stay on the device, what should leave first, what should be made again.
+
+    Hints direct the plan, and nothing else: results are the same, and where memory is short of
+    what they ask for it wins, with a warning to the logger ``torch.cuda.lms``::
+
+        torch.cuda.lms.hint(model.head, keep=True)
+        with torch.cuda.lms.hint(model.encoder, page=True):
+            train(model.decoder)
+
+    A hint belongs to a tensor's storage, for as long as that lives, and takes the place of an
+    earlier one. Of a module it is for the parameters and buffers that it has by now, which are on a
+    CUDA device; ``recompute`` is for what it and the modules within it return. LMS may be off.
+
+    Args:
+        what (torch.nn.Module, torch.Tensor or several tensors): what it is for.
+        keep (bool): it leaves the device only where nothing else can.
+        page (bool): it leaves the device before anything else, when memory is short.
+        recompute (bool, optional): False: never made again. True: where LMS makes bytes again, this
+            is made rather than copied. See :func:`set_recompute`. None: by what takes less time.
+        host (bool): kept in host memory rather than on a disk. Reserved: LMS uses no disk yet.
+        activations (bool): of a module, ``keep``, ``page`` and ``host`` are for what it and the
+            modules within it return, too.
+
+    Returns:
+        Hints: takes them back by ``remove()``, or as a context. Without any argument but the first,
+        ``hint`` takes back all hints of ``what``.
+
+    Raises:
+        TypeError: if ``what`` is something else.
+        ValueError: if a tensor is not on a CUDA device, or with both ``keep`` and ``page``.
+    """
+    return _lms_hints.give(what, Hint(keep, page, recompute, host, activations))
+
+
+def install_module_method() -> None:
+    r"""Give all modules a method ``lms``, as PyTorch's issue 35633 asked for.
+
+    ``module.lms(threshold=0, aggressiveness=0, allowed_types=None, exclude=None)`` turns LMS on,
+    gives hints to the module's parameters and buffers, and returns them as :func:`hint` does:
+
+    - ``threshold`` (int): bytes. What is smaller should stay on the device.
+    - ``aggressiveness`` (float): the share of the rest, in bytes, that should leave first; the
+      first ones of the module. With 0 the plan chooses.
+    - ``allowed_types`` (list of torch.dtype): all else should stay.
+    - ``exclude`` (function): what it returns True for should stay; it gets the tensor.
+
+    Raises:
+        RuntimeError: if modules have something else of that name.
+    """
+    if getattr(torch.nn.Module, "lms", _lms_of_module) is not _lms_of_module:
+        raise RuntimeError("torch.nn.Module has another attribute of the name lms")
+    torch.nn.Module.lms = _lms_of_module
+
+
+def _lms_of_module(
+    self: torch.nn.Module,
+    threshold: int = 0,
+    aggressiveness: float = 0.0,
+    allowed_types: Iterable[torch.dtype] | None = None,
+    exclude: Callable[[torch.Tensor], bool] | None = None,
+) -> Hints:
+    """Turn LMS on with hints for this module, see ``torch.cuda.lms.install_module_method``."""
+    set_enabled_lms(True)
+    return _lms_hints.share(self, threshold, aggressiveness, allowed_types, exclude)
 
 
 # --- the trace ---
