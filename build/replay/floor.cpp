@@ -171,18 +171,25 @@ class Floor {
   }
 
  private:
-  // Of what is over the capacity.
+  // Of what is over the capacity; and of what is over that and the host's
+  // memory together, which has to come from the disk or to go there.
   double copy_time(const Need& need) const {
-    const double in = over(need.in);
-    const double out = over(need.out);
-    return kSecond *
-        std::max(
-               {in / machine_.in_bandwidth,
-                out / machine_.out_bandwidth,
-                (in + out) / machine_.both_bandwidth});
+    const double in = over(need.in, machine_.capacity);
+    const double out = over(need.out, machine_.capacity);
+    const double link = std::max(
+        {in / machine_.in_bandwidth,
+         out / machine_.out_bandwidth,
+         (in + out) / machine_.both_bandwidth});
+    if (machine_.host == 0 || machine_.disk == 0) {
+      return kSecond * link;
+    }
+    const size_t both = machine_.capacity + machine_.host;
+    const double disk = over(need.in, both) / machine_.read_bandwidth +
+        over(need.out, both) / machine_.write_bandwidth;
+    return kSecond * std::max(link, disk);
   }
-  double over(size_t need) const {
-    return static_cast<double>(need - std::min(need, machine_.capacity));
+  static double over(size_t need, size_t capacity) {
+    return static_cast<double>(need - std::min(need, capacity));
   }
 
   const Trace& trace_;

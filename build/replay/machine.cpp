@@ -57,6 +57,10 @@ Machine parse_machine(const std::vector<std::string>& words) {
   machine.latency = nanoseconds(numbers.take("latency_ns"));
   machine.launch = nanoseconds(numbers.take("launch_ns"));
   machine.host_per_operator = nanoseconds(numbers.take("operator_ns"));
+  machine.host = static_cast<size_t>(numbers.take("host"));
+  machine.disk = static_cast<size_t>(numbers.take("disk"));
+  machine.read_bandwidth = numbers.take("disk_read");
+  machine.write_bandwidth = numbers.take("disk_write");
   numbers.expect_none();
   return machine;
 }

@@ -168,10 +168,26 @@ size_t VirtualWorld::growth_for(size_t bytes) const {
 
 HostPieces VirtualWorld::allocate_on_host(
     size_t bytes,
-    HostMemory::Claim /*claim*/,
-    HostMemory::Wait& /*wait*/) {
-  // There is always some.
+    HostMemory::Claim claim,
+    HostMemory::Wait& wait) {
+  collect_host();
+  const bool is_spent = machine_.host > 0 &&
+      host_used_ + bytes > machine_.host && claim != HostMemory::Claim::kBeyond;
+  if (is_spent) {
+    if (claim == HostMemory::Claim::kWhole && !host_freed_.empty()) {
+      wait.await(host_freed_.front().first);
+    }
+    return {};
+  }
+  host_used_ += bytes;
   return {{reinterpret_cast<char*>(++last_host_), bytes}};
+}
+
+void VirtualWorld::collect_host() {
+  while (!host_freed_.empty() && has_happened(host_freed_.front().first)) {
+    host_used_ -= host_freed_.front().second;
+    host_freed_.pop_front();
+  }
 }
 
 void VirtualWorld::free_on_host(HostPieces pieces, at::cuda::lms::Event ready) {
@@ -179,10 +195,62 @@ void VirtualWorld::free_on_host(HostPieces pieces, at::cuda::lms::Event ready) {
     timeline_->gave_back_host(
         pieces, {now_, ready ? ready->copy : CopyId{kNoCopy}});
   }
+  host_freed_.emplace_back(std::move(ready), pieces.front().bytes);
 }
 
-bool VirtualWorld::finish(HostMemory::Wait& /*wait*/) {
-  return false;
+bool VirtualWorld::finish(HostMemory::Wait& wait) {
+  const bool waits = wait.is_needed() && wait.is_allowed();
+  return waits &&
+      wait_on_host(std::exchange(wait, HostMemory::Wait(/*is_allowed=*/true))
+                       .awaited());
+}
+
+// --- the disk ---
+
+namespace {
+
+struct VirtualSpace final : DiskSpace {
+  VirtualSpace(size_t& used, size_t bytes) : used(used), bytes(bytes) {
+    used += bytes;
+  }
+  ~VirtualSpace() override {
+    used -= bytes;
+  }
+  size_t& used;
+  const size_t bytes;
+};
+
+} // namespace
+
+bool VirtualWorld::has_disk() const {
+  return machine_.disk > 0;
+}
+
+std::shared_ptr<DiskSpace> VirtualWorld::allocate_on_disk(size_t bytes) {
+  return disk_used_ + bytes <= machine_.disk
+      ? std::make_shared<VirtualSpace>(disk_used_, bytes)
+      : nullptr;
+}
+
+void VirtualWorld::transfer(
+    const std::shared_ptr<DiskTransfer>& queued,
+    const at::cuda::lms::Event& after) {
+  const bool is_write = queued->kind == DiskTransfer::Kind::kWrite;
+  CopyIds of_bytes;
+  if (after) {
+    of_bytes.push_back(after->copy);
+  }
+  const CopyId id = link_.queue(
+      is_write ? Direction::kWrite : Direction::kRead,
+      /*is_urgent=*/false,
+      queued->bytes,
+      host_,
+      std::move(of_bytes),
+      {});
+  if (!is_write) {
+    reading_.emplace_back(id, queued->bytes);
+  }
+  queued->end = std::make_shared<CUevent_st>(CUevent_st{id, 0, false});
 }
 
 // --- copies ---
@@ -306,9 +374,14 @@ double VirtualWorld::copy_ns() {
   for (; !leaving_.empty() && link_.has_ended(leaving_.front().first, host_);
        leaving_.pop_front()) {
     const auto [copy, bytes] = leaving_.front();
-    rate_.add(bytes, microseconds(link_.time_of(copy)));
+    rates_.add_copy(bytes, microseconds(link_.time_of(copy)));
   }
-  return rate_.ns_per_byte().value_or(1e9 / machine_.out_bandwidth);
+  for (; !reading_.empty() && link_.has_ended(reading_.front().first, host_);
+       reading_.pop_front()) {
+    const auto [copy, bytes] = reading_.front();
+    rates_.add_read(bytes, microseconds(link_.time_of(copy)));
+  }
+  return rates_.ns_per_byte().value_or(1e9 / machine_.out_bandwidth);
 }
 
 Time VirtualWorld::end_of(const CUevent_st& event) {

@@ -136,6 +136,12 @@ class VirtualWorld final : public at::cuda::lms::World {
       at::cuda::lms::HostPieces pieces,
       at::cuda::lms::Event ready) override;
   bool finish(at::cuda::lms::HostMemory::Wait& wait) override;
+  bool has_disk() const override;
+  std::shared_ptr<at::cuda::lms::DiskSpace> allocate_on_disk(
+      size_t bytes) override;
+  void transfer(
+      const std::shared_ptr<at::cuda::lms::DiskTransfer>& queued,
+      const at::cuda::lms::Event& after) override;
   const at::cuda::lms::Traits& traits() const override;
   void warn(const char* what, const std::exception& error) noexcept override;
 
@@ -152,11 +158,16 @@ class VirtualWorld final : public at::cuda::lms::World {
   void enqueue_copy(Direction direction, CopyId copy, size_t waits);
   void tell(const at::cuda::lms::Copy& copy);
   Time end_of(const CUevent_st& event);
+  void collect_host();
 
   const Machine machine_;
   const at::cuda::lms::Traits traits_;
   Timeline* const timeline_;
   uintptr_t last_host_ = 0; // memory of the host is a number here
+  size_t host_used_ = 0; // bytes
+  size_t disk_used_ = 0;
+  // The host's memory that copies may still use, in the order of its release.
+  std::deque<std::pair<at::cuda::lms::Event, size_t>> host_freed_;
   at::cuda::lms::Pager* pager_ = nullptr;
   at::cuda::lms::Values* values_ = nullptr;
   std::unique_ptr<Memory> memory_;
@@ -171,9 +182,10 @@ class VirtualWorld final : public at::cuda::lms::World {
   // What has ended by the host's clock is taken off, and in the clock.
   std::deque<std::pair<uint64_t, Time>> marks_;
   std::deque<std::pair<CopyId, size_t>> leaving_; // copies to the host, bytes
+  std::deque<std::pair<CopyId, size_t>> reading_; // the same from disk
   at::cuda::lms::Clock clock_;
   Time marked_ = kUnknown; // when the last mark was passed
-  at::cuda::lms::CopyRate rate_;
+  at::cuda::lms::CopyRates rates_;
 };
 
 } // namespace lms_replay

@@ -36,17 +36,22 @@ class Subject:
     batch: int
     card: str
     compiled: bool = False  # the model, by Inductor
+    host: int = HOST_LIMIT  # bytes of the host's memory
+    disk: int = 0  # bytes on a disk; 0: there is none
 
     @property
     def title(self) -> str:
         """As tables and plots name it."""
         how = ", compiled" if self.compiled else ""
+        how += f", {self.host / 2**30:g} GiB of host memory" if self.host != HOST_LIMIT else ""
+        how += " and a disk" if self.disk else ""
         return f"{self.workload}, batch {self.batch}, {self.card}{how}"
 
     @property
     def slug(self) -> str:
         """As file names have it."""
         how = "-compiled" if self.compiled else ""
+        how += "-disk" if self.disk else ""
         return f"{self.workload}-{self.batch}-{self.card}{how}"
 
 
@@ -119,7 +124,13 @@ class Outcome:
         return int(self.figures["peak_page_locked_bytes"])
 
 
-def subject(workload: str, card_name: str, compiled: bool = False) -> Subject:
+def subject(
+    workload: str,
+    card_name: str,
+    compiled: bool = False,
+    host: int = HOST_LIMIT,
+    disk: int = 0,
+) -> Subject:
     """What `NAME` or `NAME@BATCH` and the name of a card stand for.
 
     Raises:
@@ -132,7 +143,7 @@ def subject(workload: str, card_name: str, compiled: bool = False) -> Subject:
             f"{workload}: {batch!r} is no batch", f"Write a number of samples: {name}@32."
         )
     simulate.card(card_name)
-    return Subject(name, int(batch) if at else found.batch, card_name, compiled)
+    return Subject(name, int(batch) if at else found.batch, card_name, compiled, host, disk)
 
 
 def named(what: str, name: str) -> Any:

@@ -33,20 +33,22 @@ class Bound:
     copying_ns: float | None = None
 
 
-def bound(trace: Trace, capacity: int, card: dict[str, Any]) -> Bound:
+def bound(trace: Trace, capacity: int, card: dict[str, Any], host: int = 0, disk: int = 0) -> Bound:
     """The bound of a traced workload on a card.
 
     Args:
         trace: recorded where everything fits.
         capacity: bytes of device memory.
         card: the entry of cards.json; its page-locked bandwidths count.
+        host: bytes of the host's memory; 0: enough.
+        disk: bytes on a disk; 0: there is none.
 
     Raises:
         LmsError: the replay cannot be built.
     """
     from lms_cli.trace import replaying
 
-    machine = replace(replaying.machine_of(card), capacity=capacity)
+    machine = replace(replaying.machine_of(card), capacity=capacity, host=host, disk=disk)
     replay_ns = None
     found: replaying.Bounds
     try:

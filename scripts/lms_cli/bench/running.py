@@ -104,6 +104,7 @@ class Runner:
 
     def trace(self, subject: Subject, iterations: int) -> Path:
         """The trace of a subject's training, recorded where it fits."""
+        subject = replace(subject, host=bench_cells.HOST_LIMIT, disk=0)  # it all fits
         cell = Cell(subject, "recording", None, bench_cells.UNLIMITED, iterations)
         path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
         if not path.exists():
@@ -163,7 +164,9 @@ class Runner:
         if bench_cells.named("rival", cell.rival).uses_lms:
             # The whole device, as the rivals have it: nobody else uses it.
             base["PYTORCH_LMS_LIMIT"] = str(cell.capacity)
-            base["PYTORCH_LMS_HOST_LIMIT"] = str(bench_cells.HOST_LIMIT)
+            base["PYTORCH_LMS_HOST_LIMIT"] = str(cell.subject.host)
+            if cell.subject.disk:
+                base["PYTORCH_LMS_DISK"] = f"{self._folder}:{cell.subject.disk}"
             base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
         return simulate.variables(
             self._built,
@@ -221,6 +224,6 @@ def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, B
     doing = f"looking for bounds of {subject.title}"
     for capacity in progress.each(doing, capacities, brief=True):
         best, copying = optima.get(capacity, (None, None))
-        found = lower_bounds.bound(trace, capacity, card)
+        found = lower_bounds.bound(trace, capacity, card, subject.host, subject.disk)
         by_capacity[capacity] = replace(found, optimum_ns=best, copying_ns=copying)
     return {cell: by_capacity[cell.capacity] for cell in cells}

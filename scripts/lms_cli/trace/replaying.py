@@ -34,6 +34,10 @@ class Machine:
     latency_ns: float = 10_000  # of a copy
     launch_ns: float = 2_000  # of a copy within the device
     operator_ns: float = 0  # that the host takes for each
+    host: int = 0  # bytes of the host's memory; 0: enough
+    disk: int = 0  # bytes of a disk; 0: there is none
+    disk_read: float = 7e9  # it does one thing at a time
+    disk_write: float = 6e9
 
     @property
     def sum_bandwidth(self) -> float:
@@ -51,6 +55,10 @@ class Machine:
             "latency_ns": self.latency_ns,
             "launch_ns": self.launch_ns,
             "operator_ns": self.operator_ns,
+            "host": self.host,
+            "disk": self.disk,
+            "disk_read": self.disk_read,
+            "disk_write": self.disk_write,
         }
         return [f"{name}={number!r}" for name, number in numbers.items()]
 
@@ -67,6 +75,8 @@ def machine_of(card: dict[str, Any]) -> Machine:
         card["copy_ns"],
         card["launch_ns"],
         card["operator_ns"],
+        disk_read=card["disk"]["read"],
+        disk_write=card["disk"]["write"],
     )
 
 

@@ -57,6 +57,18 @@ def configure_parser(subparsers: Any) -> None:
         help="with torch.compile around the models, of all rivals; not around the optimizers",
     )
     parser.add_argument(
+        "--host",
+        default="512G",
+        metavar="64G",
+        help="memory of the host for what LMS pages out (default: 512G)",
+    )
+    parser.add_argument(
+        "--disk",
+        default="0",
+        metavar="800G",
+        help="room on a disk for what leaves that memory (default: there is no disk)",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for results and plots (default: .lms/bench)"
     )
     parser.add_argument(
@@ -128,6 +140,7 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
     """
     from lms_bench import catalogue
 
+    from lms_cli import simulate
     from lms_cli.bench import cells
     from lms_cli.errors import UsageError
 
@@ -147,8 +160,9 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
         raise UsageError(
             f"--iterations {args.iterations}: too few to measure one", f"Give {least} or more."
         )
+    below = (simulate.parse_capacity(args.host), simulate.parse_size(args.disk))
     subjects = [
-        cells.subject(workload, card, args.compile)
+        cells.subject(workload, card, args.compile, *below)
         for card in args.card or [CARD]
         for workload in workloads
     ]
@@ -198,6 +212,9 @@ def command_of(args: argparse.Namespace) -> str:
             words += [f"--{option}", f"{value:g}" if option == "ratio" else value]
     if args.compile:
         words.append("--compile")
+    for option, usual in (("host", "512G"), ("disk", "0")):
+        if (value := getattr(args, option)) != usual:
+            words += [f"--{option}", value]
     if not args.bound:
         words.append("--no-bound")
     if args.iterations != ITERATIONS:

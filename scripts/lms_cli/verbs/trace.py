@@ -85,6 +85,16 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
             help=f"bandwidth, {direction}, bytes per second; G is 10^9 (default: the card's)",
         )
     parser.add_argument(
+        "--host",
+        metavar="64G",
+        help="bytes of the host's memory for what leaves the device; G is 2^30 (default: enough)",
+    )
+    parser.add_argument(
+        "--disk",
+        metavar="800G",
+        help="bytes on a disk for what leaves the host's memory (default: there is none)",
+    )
+    parser.add_argument(
         "--policy",
         default="planned",
         metavar="NAME",
@@ -230,8 +240,9 @@ def machine_of(args: argparse.Namespace) -> Any:
     from lms_cli.trace import replaying
 
     given: dict[str, Any] = {}
-    if args.capacity is not None:
-        given["capacity"] = simulate.parse_size(args.capacity)
+    for name in ("capacity", "host", "disk"):
+        if (text := getattr(args, name)) is not None:
+            given[name] = simulate.parse_size(text)
     for name, field in (("h2d", "in"), ("d2h", "out"), ("both", "both")):
         if (text := getattr(args, name)) is not None:
             given[f"{field}_bandwidth"] = simulate.parse_rate(text)

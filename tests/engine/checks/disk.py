@@ -241,8 +241,11 @@ class TestDisk(TestCase):
     def test_the_file_has_no_name(self) -> None:
         start_afresh()
         page_out(*tensors(12))
-        names = {int(path.name): os.readlink(path) for path in Path("/proc/self/fd").iterdir()
-                 if path.is_symlink()}
+        names = {
+            int(path.name): os.readlink(path)
+            for path in Path("/proc/self/fd").iterdir()
+            if path.is_symlink()
+        }
         files = {number: name for number, name in names.items() if str(FOLDER) in name}
         assert files and all("(deleted)" in name for name in files.values()), names
         for number in files:

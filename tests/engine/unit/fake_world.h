@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,11 +47,15 @@ class FakeWorld final : public World {
   std::vector<std::pair<Departure, size_t>> departures; // how, for what room
   size_t host_waits = 0;
   std::vector<Event> freed_on_host; // when the memory is free
+  std::vector<std::shared_ptr<DiskTransfer>> transfers;
+  std::vector<std::string> warnings;
 
   // What is to go wrong, or to happen meanwhile.
   bool copies_fail = false;
   bool waits_fail = false;
   size_t host_pages = 1000; // there is host memory for so many
+  size_t disk_pages = 0; // there is room on the disk for so many; 0: no disk
+  std::string disk_error; // why transfers fail that are done from now on
   bool can_be_made = false; // all bytes, again
   size_t given_up = 0; // pages
   std::function<void()> meanwhile; // in the next allocation
@@ -148,6 +153,33 @@ class FakeWorld final : public World {
   size_t evict_all() {
     return pager.reclaimer.reclaim({}, Scope::kAll, /*may_wait=*/true).count;
   }
+  // An operator has run: what is to be done after it is done.
+  void run(std::vector<Use> uses = {}) {
+    Operator op;
+    op.name = 1;
+    op.uses = std::move(uses);
+    Pager::Sequel sequel(pager.books);
+    {
+      const Lock lock(pager.books.mutex);
+      pager.follow(op, /*stream=*/nullptr, sequel);
+    }
+    pager.complete(sequel);
+  }
+  size_t count(DiskTransfer::Kind kind) const {
+    return static_cast<size_t>(std::count_if(
+        transfers.begin(), transfers.end(), [kind](const auto& transfer) {
+          return transfer->kind == kind;
+        }));
+  }
+  // The disk has done all that it was asked for.
+  void catch_up_on_disk() {
+    for (const auto& transfer : transfers) {
+      if (!transfer->end->has_happened) {
+        transfer->error = disk_error;
+        transfer->end->has_happened = true;
+      }
+    }
+  }
   // All that was queued is done.
   void catch_up() {
     for (Queued& copy : copies) {
@@ -231,6 +263,11 @@ class FakeWorld final : public World {
     return !event || event->has_happened;
   }
   bool wait_on_host(const Event& event) noexcept override {
+    for (const auto& transfer : transfers) {
+      if (transfer->end == event && !event->has_happened) {
+        transfer->error = disk_error;
+      }
+    }
     if (event) {
       event->has_happened = true;
       ++host_waits;
@@ -243,9 +280,9 @@ class FakeWorld final : public World {
   }
   HostPieces allocate_on_host(
       size_t bytes,
-      HostMemory::Claim /*claim*/,
+      HostMemory::Claim claim,
       HostMemory::Wait& /*wait*/) override {
-    if (host_pages == 0) {
+    if (host_pages == 0 && claim != HostMemory::Claim::kBeyond) {
       return {};
     }
     --host_pages;
@@ -255,14 +292,44 @@ class FakeWorld final : public World {
     ++host_pages;
     freed_on_host.push_back(std::move(ready));
   }
-  bool finish(HostMemory::Wait& /*wait*/) override {
-    return false;
+  bool finish(HostMemory::Wait& wait) override {
+    return wait.is_needed() && wait.is_allowed() &&
+        wait_on_host(std::exchange(wait, HostMemory::Wait(/*is_allowed=*/true))
+                         .awaited());
+  }
+  bool has_disk() const override {
+    return disk_pages > 0;
+  }
+  std::shared_ptr<DiskSpace> allocate_on_disk(size_t /*bytes*/) override {
+    if (on_disk == disk_pages) {
+      return nullptr;
+    }
+    return std::make_shared<Space>(on_disk);
+  }
+  void transfer(
+      const std::shared_ptr<DiskTransfer>& queued,
+      const Event& /*after*/) override {
+    queued->end = std::make_shared<CUevent_st>();
+    transfers.push_back(queued);
   }
   const Traits& traits() const override {
     return kind_.traits;
   }
-  void warn(const char* /*what*/, const std::exception& /*error*/) noexcept
-      override {}
+  void warn(const char* what, const std::exception& error) noexcept override {
+    warnings.push_back(std::string(what) + error.what());
+  }
+
+  // Pages on the disk.
+  size_t on_disk = 0;
+  struct Space final : DiskSpace {
+    explicit Space(size_t& count) : count(count) {
+      ++count;
+    }
+    ~Space() override {
+      --count;
+    }
+    size_t& count;
+  };
 };
 
 } // namespace at::cuda::lms

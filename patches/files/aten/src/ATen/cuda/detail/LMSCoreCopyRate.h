@@ -48,4 +48,34 @@ class CopyRate {
   std::optional<double> median_;
 };
 
+// What a byte takes to the host, where it may have to go on to a disk.
+class CopyRates {
+ public:
+  void add_copy(size_t bytes, double us) {
+    link_.add(bytes, us);
+    ++copies_since_read_;
+  }
+  void add_read(size_t bytes, double us) {
+    disk_.add(bytes, us);
+    copies_since_read_ = 0;
+  }
+  // Nanoseconds; none before the first copy. While a disk is in use the host's
+  // memory is full, and what is copied there drives something out: then a byte
+  // takes as long as from the disk.
+  std::optional<double> ns_per_byte() const {
+    const auto link = link_.ns_per_byte();
+    const bool uses_disk = copies_since_read_ < kCopiesWithoutDisk;
+    return link && uses_disk ? std::max(*link, disk_.ns_per_byte().value_or(0))
+                             : link;
+  }
+
+ private:
+  // After so many copies without a read it is out of use.
+  static constexpr size_t kCopiesWithoutDisk = 256;
+
+  CopyRate link_;
+  CopyRate disk_;
+  size_t copies_since_read_ = kCopiesWithoutDisk;
+};
+
 } // namespace at::cuda::lms

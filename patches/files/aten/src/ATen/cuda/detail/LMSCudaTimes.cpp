@@ -56,11 +56,9 @@ void Times::collect() noexcept {
       ++(us < kNoWait ? total.none : total.times);
       total.us += us;
       if (span.activity == Activity::kPageOut) {
-        rate_.add(span.bytes, us);
-        ++copies_since_disk_;
+        rates_.add_copy(span.bytes, us);
       } else if (span.activity == Activity::kReadDisk) {
-        disk_rate_.add(span.bytes, us);
-        copies_since_disk_ = 0;
+        rates_.add_read(span.bytes, us);
       }
     } catch (const c10::Error&) {
       (void)cudaGetLastError(); // a time is lost, and no more

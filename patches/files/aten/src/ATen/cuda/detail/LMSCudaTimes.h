@@ -5,7 +5,6 @@
 #include <ATen/cuda/detail/LMSCoreStats.h>
 #include <ATen/cuda/detail/LMSCudaEvent.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,15 +26,10 @@ class Times {
   // What is known by now.
   const TimesSpent& totals() noexcept;
   // Nanoseconds that a byte takes to the host, as far as it was known when
-  // anybody asked last. It asks the device for nothing. While a disk is in use
-  // the host's memory is full, and what is copied there drives something out:
-  // then a byte takes as long as from the disk.
+  // anybody asked last. It asks the device for nothing.
   double copy_ns() const {
     constexpr double kAtFirst = 1.0 / 12; // of PCIe 3.0
-    const double link = rate_.ns_per_byte().value_or(kAtFirst);
-    const bool uses_disk = copies_since_disk_ < kCopiesWithoutDisk;
-    return uses_disk ? std::max(link, disk_rate_.ns_per_byte().value_or(0))
-                     : link;
+    return rates_.ns_per_byte().value_or(kAtFirst);
   }
   void add_mark(uint64_t mark, Event event);
   const Clock& clock() noexcept;
@@ -57,9 +51,7 @@ class Times {
   std::deque<Span> pending_; // in order of their launch
   size_t collect_at_ = 0; // pending spans
   TimesSpent totals_{};
-  CopyRate rate_;
-  CopyRate disk_rate_; // of reads
-  size_t copies_since_disk_ = kCopiesWithoutDisk;
+  CopyRates rates_;
   std::deque<std::pair<uint64_t, Event>> marks_; // pending, in order
   Event passed_; // the last mark that has
   Clock clock_;

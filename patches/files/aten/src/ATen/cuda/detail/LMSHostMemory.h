@@ -78,6 +78,12 @@ class HostMemory {
       event_ = event;
       is_needed_ = true;
     }
+    const Event& awaited() const {
+      return event_;
+    }
+    bool is_allowed() const {
+      return is_allowed_;
+    }
 
    private:
     friend class HostMemory;
