@@ -12,9 +12,8 @@ constexpr double kSecond = 1e12; // picoseconds
 } // namespace
 
 Link::Link(const Machine& machine)
-    : bandwidths_{machine.in_bandwidth, machine.out_bandwidth, machine.memory_bandwidth / 2, // it reads and writes
-          machine.read_bandwidth, machine.write_bandwidth},
-      latencies_{machine.latency, machine.latency, machine.launch, 0, 0},
+    : bandwidths_{machine.in_bandwidth, machine.out_bandwidth, machine.memory_bandwidth / 2}, // it reads and writes
+      latencies_{machine.latency, machine.latency, machine.launch},
       together_(std::min(
           1.0,
           machine.both_bandwidth /
@@ -37,10 +36,7 @@ CopyId Link::queue(
   copy.of_bytes = std::move(of_bytes);
   copy.of_memory = std::move(of_memory);
   copies_.push_back(std::move(copy));
-  const bool is_first = is_urgent || direction == Direction::kRead;
-  engines_[std::min(index, kEngines - 1)]
-      .lanes[is_first ? 1 : 0]
-      .queue.push_back(copies_.size() - 1);
+  engines_[index].lanes[is_urgent ? 1 : 0].queue.push_back(copies_.size() - 1);
   return copies_.size() - 1;
 }
 
@@ -74,7 +70,7 @@ std::array<std::vector<Interval>, 2> Link::intervals(size_t skipped) {
   std::array<std::vector<Interval>, 2> intervals;
   for (size_t i = skipped; i < copies_.size(); ++i) {
     const Copy& copy = copies_[i];
-    if (copy.direction == Direction::kIn || copy.direction == Direction::kOut) {
+    if (copy.direction != Direction::kAside) {
       intervals[static_cast<size_t>(copy.direction)].push_back(
           {copy.begin, copy.end});
     }

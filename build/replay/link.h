@@ -14,11 +14,9 @@ struct Interval {
   Time end;
 };
 
-// In, out, from one place on the device to another, and from disk to the host's
-// memory and back.
-enum class Direction : size_t { kIn, kOut, kAside, kRead, kWrite };
-constexpr size_t kDirections = 5;
-constexpr size_t kEngines = 4; // the disk does one thing at a time
+// In, out, and from one place on the device to another.
+enum class Direction : size_t { kIn, kOut, kAside };
+constexpr size_t kDirections = 3;
 
 using CopyId = size_t; // in the order of queueing
 constexpr CopyId kNoCopy = ~CopyId{0}; // has always ended, at time 0
@@ -26,9 +24,8 @@ using CopyIds = std::vector<CopyId>;
 
 constexpr Time kUnknown = std::numeric_limits<Time>::max();
 
-// What copies: an engine for each direction, and one for the disk, which does
-// its copies one after the other; urgent ones take turns with the others, and
-// reads with writes. Where those to and from
+// What copies: an engine for each direction, which does its copies one after
+// the other; urgent ones take turns with the others. Where those to and from
 // the host are both at work they may slow each other down, so when a copy ends
 // is known only once the clock has come there: who asks makes it run so far.
 // Copies must not be queued to begin in its past.
@@ -88,7 +85,7 @@ class Link {
     Time free = 0; // since when
   };
   struct Engine {
-    std::array<Lane, 2> lanes; // the second one of urgent copies, and of reads
+    std::array<Lane, 2> lanes; // the second one of urgent copies
     Lane* busy = nullptr; // whose copy is active
     CopyId active = kNoCopy;
     Time free = 0; // since when
@@ -113,7 +110,7 @@ class Link {
   const std::array<Time, kDirections> latencies_;
   const double together_; // speed to and from the host while both are at work
   std::vector<Copy> copies_;
-  std::array<Engine, kEngines> engines_;
+  std::array<Engine, kDirections> engines_;
   Time now_ = 0;
 };
 

@@ -34,7 +34,8 @@ void print_totals(const Totals& totals) {
   };
   std::printf(
       ", \"time_us\": %.17g, \"in_bytes\": %zu, \"out_bytes\": %zu, "
-      "\"moved_bytes\": %zu, \"made_bytes\": %zu, \"making_us\": %.17g, "
+      "\"moved_bytes\": %zu, \"read_bytes\": %zu, \"written_bytes\": %zu, "
+      "\"made_bytes\": %zu, \"making_us\": %.17g, "
       "\"copying_us\": %.17g, \"hidden_us\": %.17g, "
       "\"demanded_us\": %.17g, \"late_us\": %.17g, \"memory_us\": %.17g, "
       "\"host_us\": %.17g",
@@ -42,6 +43,8 @@ void print_totals(const Totals& totals) {
       totals.in_bytes,
       totals.out_bytes,
       totals.moved_bytes,
+      totals.read_bytes,
+      totals.written_bytes,
       totals.made_bytes,
       to_microseconds(static_cast<double>(totals.making)),
       to_microseconds(static_cast<double>(totals.copying)),

@@ -240,6 +240,8 @@ Totals Simulation::totals() const {
   totals.in_bytes = static_cast<size_t>(stats.paged_in.bytes);
   totals.out_bytes = static_cast<size_t>(stats.paged_out.bytes);
   totals.moved_bytes = static_cast<size_t>(stats.moved.bytes);
+  totals.read_bytes = static_cast<size_t>(stats.read_from_disk.bytes);
+  totals.written_bytes = static_cast<size_t>(stats.written_to_disk.bytes);
   totals.made_bytes = static_cast<size_t>(stats.made.bytes);
   totals.making = recipes_.time();
   for (size_t cause = 0; cause < kStallCauses; ++cause) {
@@ -258,6 +260,8 @@ Totals Simulation::since(const Mark& mark) {
   totals.in_bytes -= mark.totals.in_bytes;
   totals.out_bytes -= mark.totals.out_bytes;
   totals.moved_bytes -= mark.totals.moved_bytes;
+  totals.read_bytes -= mark.totals.read_bytes;
+  totals.written_bytes -= mark.totals.written_bytes;
   totals.made_bytes -= mark.totals.made_bytes;
   totals.making -= mark.totals.making;
   for (size_t cause = 0; cause < kStallCauses; ++cause) {

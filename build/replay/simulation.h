@@ -31,6 +31,8 @@ struct Totals {
   size_t in_bytes = 0;
   size_t out_bytes = 0;
   size_t moved_bytes = 0; // within the device
+  size_t read_bytes = 0; // from disk
+  size_t written_bytes = 0; // to disk
   size_t made_bytes = 0; // again
   Time making = 0; // of the operators that did
   Time copying = 0; // of both engines

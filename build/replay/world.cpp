@@ -1,6 +1,7 @@
 #include "world.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -184,9 +185,13 @@ HostPieces VirtualWorld::allocate_on_host(
 }
 
 void VirtualWorld::collect_host() {
-  while (!host_freed_.empty() && has_happened(host_freed_.front().first)) {
-    host_used_ -= host_freed_.front().second;
-    host_freed_.pop_front();
+  for (auto it = host_freed_.begin(); it != host_freed_.end();) {
+    if (has_happened(it->first)) {
+      host_used_ -= it->second;
+      it = host_freed_.erase(it);
+    } else {
+      ++it;
+    }
   }
 }
 
@@ -236,21 +241,17 @@ void VirtualWorld::transfer(
     const std::shared_ptr<DiskTransfer>& queued,
     const at::cuda::lms::Event& after) {
   const bool is_write = queued->kind == DiskTransfer::Kind::kWrite;
-  CopyIds of_bytes;
-  if (after) {
-    of_bytes.push_back(after->copy);
-  }
-  const CopyId id = link_.queue(
-      is_write ? Direction::kWrite : Direction::kRead,
-      /*is_urgent=*/false,
-      queued->bytes,
-      host_,
-      std::move(of_bytes),
-      {});
+  const double bandwidth =
+      is_write ? machine_.write_bandwidth : machine_.read_bandwidth;
+  const Time takes = std::llround(
+      1e12 * static_cast<double>(queued->bytes) / bandwidth); // picoseconds
+  disk_free_ = std::max({disk_free_, host_, after ? end_of(*after) : 0});
+  disk_free_ += takes;
   if (!is_write) {
-    reading_.emplace_back(id, queued->bytes);
+    rates_.add_read(queued->bytes, microseconds(takes));
   }
-  queued->end = std::make_shared<CUevent_st>(CUevent_st{id, 0, false});
+  queued->end =
+      std::make_shared<CUevent_st>(CUevent_st{kNoCopy, disk_free_, false});
 }
 
 // --- copies ---
@@ -261,7 +262,8 @@ at::cuda::lms::Event VirtualWorld::copy(const Copy& copy) {
       copy.kind == Copy::Kind::kIn ? page.write_back : page.arrival;
   CopyIds of_bytes;
   CopyIds of_memory;
-  Time earliest = 0;
+  // Where the host waits for a disk, it is not ahead of the device.
+  Time earliest = machine_.disk > 0 ? host_ : 0;
   if (before) {
     of_bytes.push_back(before->copy);
   }
@@ -375,11 +377,6 @@ double VirtualWorld::copy_ns() {
        leaving_.pop_front()) {
     const auto [copy, bytes] = leaving_.front();
     rates_.add_copy(bytes, microseconds(link_.time_of(copy)));
-  }
-  for (; !reading_.empty() && link_.has_ended(reading_.front().first, host_);
-       reading_.pop_front()) {
-    const auto [copy, bytes] = reading_.front();
-    rates_.add_read(bytes, microseconds(link_.time_of(copy)));
   }
   return rates_.ns_per_byte().value_or(1e9 / machine_.out_bandwidth);
 }

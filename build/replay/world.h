@@ -55,6 +55,8 @@ struct NoRoom : std::runtime_error {
 //    clock: memory that has drained may count as draining still.
 //  - So it is with times: the policy learns what an operator took when it is
 //    launched, and of the rest what has ended by the host's clock.
+//  - The disk does one thing after the other, each from when the host asks for
+//    it, or when what it waits for has ended.
 //  - A policy that blocks the host has it wait for each copy, and the device
 //    with it.
 
@@ -166,6 +168,7 @@ class VirtualWorld final : public at::cuda::lms::World {
   uintptr_t last_host_ = 0; // memory of the host is a number here
   size_t host_used_ = 0; // bytes
   size_t disk_used_ = 0;
+  Time disk_free_ = 0; // since when it has nothing to do
   // The host's memory that copies may still use, in the order of its release.
   std::deque<std::pair<at::cuda::lms::Event, size_t>> host_freed_;
   at::cuda::lms::Pager* pager_ = nullptr;
@@ -182,7 +185,6 @@ class VirtualWorld final : public at::cuda::lms::World {
   // What has ended by the host's clock is taken off, and in the clock.
   std::deque<std::pair<uint64_t, Time>> marks_;
   std::deque<std::pair<CopyId, size_t>> leaving_; // copies to the host, bytes
-  std::deque<std::pair<CopyId, size_t>> reading_; // the same from disk
   at::cuda::lms::Clock clock_;
   Time marked_ = kUnknown; // when the last mark was passed
   at::cuda::lms::CopyRates rates_;

@@ -39,8 +39,7 @@ def attach(operators: ctypes.CDLL) -> None:
 
 
 def _give_each_head_its_own(arguments: list[list[Any]]) -> None:
-    """Where heads of attention share keys and values: it takes no fewer FLOPs, and formulas
-    do not know of it."""
+    """Where heads of attention share keys and values, which takes no fewer FLOPs."""
     shapes = {name: value for name, _, value in arguments if name in ("query", "key", "value")}
     for name in ("key", "value"):
         if name in shapes and len(shapes["query"]) == len(shapes[name]) == 4:

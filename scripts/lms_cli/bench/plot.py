@@ -62,13 +62,15 @@ def throughput(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def gantt(picture: dict[str, Any], path: Path) -> None:
-    """Compute and both copy directions of one iteration, for each rival, on one scale.
+    """Compute, copies and the disk in one iteration, for each rival, on one scale.
 
     What LMS makes again is a colour of its own within compute.
     """
     import matplotlib.pyplot as plt
 
     rivals = picture["rivals"]
+    uses_disk = any(shown["gantt"].get("disk") for shown in rivals.values())
+    engines = ENGINES if uses_disk else ENGINES[:-1]
     figure, rows = plt.subplots(
         len(rivals),
         figsize=(10, 0.6 + 0.9 * len(rivals)),
@@ -77,14 +79,15 @@ def gantt(picture: dict[str, Any], path: Path) -> None:
         layout="constrained",
     )
     for axes, (rival, shown) in zip(rows[:, 0], rivals.items()):
-        levels = [*enumerate(ENGINES), (0, ("again", AGAIN))]
+        levels = [*enumerate(engines), (0, ("again", AGAIN))]
         for level, (engine, colour) in levels:
             spans = shown["gantt"].get(engine, [])
             bars = [(begin / 1e6, (end - begin) / 1e6) for begin, end in spans]
             axes.broken_barh(bars, (-level - 0.4, 0.8), color=colour)
         axes.axvline(shown["gantt_ns"] / 1e6, color="#333333", linewidth=1)
-        axes.set_yticks([0, -1, -2], [engine for engine, _ in ENGINES], fontsize=7)
-        axes.set_ylim(-2.6, 0.6)
+        places = [-level for level in range(len(engines))]
+        axes.set_yticks(places, [engine for engine, _ in engines], fontsize=7)
+        axes.set_ylim(places[-1] - 0.6, 0.6)
         axes.set_ylabel(rival, rotation=0, ha="right", va="center", labelpad=32, fontsize=8)
     rows[-1, 0].set_xlabel("milliseconds of one iteration")
     rows[-1, 0].set_xlim(left=0)

@@ -219,7 +219,8 @@ def _bounds(runner: Runner, subject: Subject, cells: list[Cell]) -> dict[Cell, B
         return {}
     card = simulate.card(subject.card)
     capacities = sorted({cell.capacity for cell in cells})
-    optima = runner.optima(subject, path, capacities)
+    # It knows of no disk: nothing is as fast.
+    optima = {} if subject.disk else runner.optima(subject, path, capacities)
     by_capacity = {}
     doing = f"looking for bounds of {subject.title}"
     for capacity in progress.each(doing, capacities, brief=True):

@@ -117,6 +117,8 @@ class Result(Bounds):
     in_bytes: int
     out_bytes: int
     moved_bytes: int  # within the device
+    read_bytes: int  # from disk
+    written_bytes: int  # to disk
     made_bytes: int  # again
     making_us: float  # of the operators that did
     copying_us: float  # of both directions
@@ -158,6 +160,8 @@ class Result(Bounds):
             "in_bytes": self.in_bytes / self.steps,
             "out_bytes": self.out_bytes / self.steps,
             "moved_bytes": self.moved_bytes / self.steps,
+            "read_bytes": self.read_bytes / self.steps,
+            "written_bytes": self.written_bytes / self.steps,
             "made_bytes": self.made_bytes / self.steps,
             "making_us": self.making_us / self.steps,
             "bound_in_bytes": self.bound_in_bytes / self.steps,

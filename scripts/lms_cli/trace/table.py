@@ -25,6 +25,9 @@ def show(result: Result) -> None:
         moved, bound = row[f"{way}_bytes"], row[f"bound_{way}_bytes"]
         table.add_row(f"paged {way}", _mib(moved))
         table.add_row("  of the bound's", _mib(bound), _times(moved, bound))
+    if row["disk"]:
+        table.add_row("read from disk", _mib(row["read_bytes"]))
+        table.add_row("written to disk", _mib(row["written_bytes"]))
     table.add_row("made again", _mib(row["made_bytes"]))
     table.add_row("  by operators", _ms(row["making_us"]))
     table.add_row("copying", _ms(row["copying_us"]))

@@ -212,8 +212,10 @@ HostPieces DiskStore::take_from(
     survey.spare -= page->bytes;
     survey.on_host_bytes -= page->bytes;
     given_up += page->bytes;
-    host_.free(page);
-    page->update();
+    if (!page->host.empty()) { // HostStore::allocate may have taken it already
+      host_.free(page);
+      page->update();
+    }
     if (given_up >= bytes) {
       host = world_.allocate_on_host(bytes, HostMemory::Claim::kWhole, wait);
     }
