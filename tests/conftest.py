@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=80,
         metavar="N",
-        help="rounds of the soak (default: 80, half a minute)",
+        help="rounds of each soak (default: 80, half a minute)",
     )
     parser.addoption(
         "--compatibility",

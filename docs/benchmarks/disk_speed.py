@@ -26,7 +26,9 @@ def by_fio(folder: Path) -> dict[str, float]:
     """GB/s by direction."""
     found = {}
     for way in ("write", "read"):
-        command = f"fio --name=lms --directory={folder} --rw={way} --size={2 * TENSOR * 4} --direct=1"
+        command = (
+            f"fio --name=lms --directory={folder} --rw={way} --size={2 * TENSOR * 4} --direct=1"
+        )
         command += f" --bs={PIECE} --ioengine=libaio --iodepth={IN_FLIGHT} --output-format=json"
         done = subprocess.run(command.split(), check=True, capture_output=True, text=True)
         found[way] = json.loads(done.stdout)["jobs"][0][way]["bw_bytes"] / 1e9

@@ -1,8 +1,10 @@
 """Training, evaluation, checkpoints, changing shapes and failing user code, round after round.
 
-soak.py ROUNDS does them on two devices, without LMS and short of memory, and prints a line of JSON
-for each of the two: {"mode": ..., "limit": bytes, "digests": one per round, "left": what was still
-in use after some rounds, see `left_over`, "memory": fields of modes.Memory}.
+soak.py ROUNDS [FOLDER] does them on two devices, without LMS and short of memory, and prints a line
+of JSON for each of the two: {"mode": ..., "limit": bytes, "digests": one per round, "left": what was
+still in use after some rounds, see `left_over`, "memory": fields of modes.Memory, "read": bytes from
+disk}. With a FOLDER the host has memory for a quarter of what leaves the devices, and the rest goes
+to disk there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from torch import Tensor, nn
 
 WIDTH = 512
 LAYERS = 20
-RATIO = 2.0  # peak need over limit
+RATIO = 2.0  # peak need over limit: as much leaves a device as stays
+DISK_SHARE = 4  # of what leaves, one part stays in the host's memory
 CHECK_EVERY = 20  # rounds
 DEVICES = ("cuda:0", "cuda:1")
 
@@ -170,10 +173,14 @@ def main() -> None:
     make_deterministic()
     rounds, limit = int(sys.argv[1]), 0
     for mode in ("off", "small"):
+        if mode == "small" and len(sys.argv) > 2:
+            torch.cuda.lms.set_host_limit(limit // DISK_SHARE * len(DEVICES))
+            torch.cuda.lms.set_disk(sys.argv[2], 4 << 30)
         measured = measure(lambda: soak(rounds), mode, limit)
         if mode == "off":
             limit = limit_for(measured.memory, RATIO)
-        row = {"mode": mode, "limit": limit, "memory": asdict(measured.memory)}
+        read = sum(torch.cuda.lms.stats(i)["lms.disk_read.bytes"] for i in range(len(DEVICES)))
+        row = {"mode": mode, "limit": limit, "memory": asdict(measured.memory), "read": read}
         print(json.dumps(row | measured.result), flush=True)
 
 

@@ -184,12 +184,18 @@ class TestApiSettings(TestCase):
         ]  # fmt: skip
         names += [
             f"lms.{way}.{what}"
-            for way in ("page_in", "page_in.ahead", "page_out", "moved")
+            for way in (
+                *("page_in", "page_in.ahead", "page_out", "moved"),
+                *("disk_read", "disk_write"),
+            )
             for what in ("copies", "bytes")
         ]
         names += ["lms.dropped", "lms.dropped_bytes", "lms.hints.overruled"]
         names += [f"lms.recompute.{what}" for what in ("count", "bytes", "us")]
-        names += [f"lms.{way}.us" for way in ("page_in", "page_out", "moved")]
+        names += [
+            f"lms.{way}.us" for way in ("page_in", "page_out", "moved", "disk_read", "disk_write")
+        ]
+        names += [f"lms.disk_bytes.{n}" for n in ("current", "others", "limit")]
         names += [
             f"lms.stall.{cause}.{what}"
             for cause in ("demand", "ahead", "memory")
@@ -201,7 +207,11 @@ class TestApiSettings(TestCase):
             f"lms.host_bytes.{n}"
             for n in ("current", "peak", "reserved", "page_locked", "others", "limit")
         ]
-        names += [f"lms.paged_out_bytes.{n}" for n in ("current", "peak", "allocated", "freed")]
+        names += [
+            f"lms.{what}.{n}"
+            for what in ("paged_out_bytes", "on_disk_bytes")
+            for n in ("current", "peak", "allocated", "freed")
+        ]
         names += ["num_ooms"]  # in upstream's place
         own, all_ = lms.stats(), torch.cuda.memory_stats()
         for name in names:

@@ -77,6 +77,7 @@ def recorded() -> Iterator[list[str]]:
 def fail_in_writes(faults: str) -> list[str]:
     """What cannot be written stays in host memory, and nothing is lost; the warnings."""
     start_afresh()
+    lms.set_disk(FOLDER / "failing", 1 << 30)
     kept = tensors(16)
     simcuda.set_faults(faults)
     with recorded() as messages:
@@ -91,6 +92,29 @@ def fail_in_writes(faults: str) -> list[str]:
     return messages
 
 
+class Deep(nn.Module):
+    """80 MiB, more than three times what the host has for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(1024, 1024, bias=False) for _ in range(20))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x
+
+
+def train_deep(model: Deep) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = numbers(64, 1024).cuda() / 251
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
 class TestDisk(TestCase):
     def test_same_bits(self) -> None:
         torch.cuda.set_enabled_lms(False)
@@ -98,11 +122,57 @@ class TestDisk(TestCase):
         start_afresh(DEVICE)
         before = traffic()
         found = train()
-        written, read = (now - then for now, then in zip(traffic(), before))
+        written, read = (now - then for now, then in zip(traffic(), before, strict=True))
         assert written > 32 * MIB and read > 16 * MIB, (written, read)
         assert lms.stats()["lms.host_bytes.peak"] <= HOST
-        for one, other in zip(expected, found):
+        for one, other in zip(expected, found, strict=True):
             assert_same(one, other)
+
+    def test_a_model_of_three_times_what_the_host_has(self) -> None:
+        torch.cuda.set_enabled_lms(False)
+        torch.manual_seed(5)
+        model = Deep().cuda()
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (Path(folder) / f"{name}.safetensors" for name in ("first", "second"))
+            lms.save(model, first)
+            expected = train_deep(model)
+            del model
+            start_afresh(DEVICE)
+            with torch.device("meta"):
+                model = Deep()
+            lms.load(model, first)
+            for one, other in zip(expected, train_deep(model), strict=True):
+                assert_same(one, other)
+            lms.save(model, second)
+            del model
+            with torch.device("meta"):
+                model = Deep()
+            lms.load(model, second)
+            for one, other in zip(expected, model.parameters(), strict=True):
+                assert_same(one, other)
+        assert lms.stats()["lms.disk_read.bytes"] > 0
+        assert lms.stats()["lms.host_bytes.peak"] <= HOST
+
+    def test_faults_in_training(self) -> None:
+        torch.cuda.set_enabled_lms(False)
+        expected = train(2)
+        same = failed = 0
+        for call in ("pread", "pwrite"):
+            for number in (1, 2, 3, 5, 8, 13, 21, 100_000):
+                start_afresh(DEVICE)
+                simcuda.set_faults(f"{call}:{number}")
+                try:
+                    with recorded():
+                        found = train(2)
+                except RuntimeError as error:  # one of memory, where the disk is left out
+                    assert "failed: Input/output" in str(error) or "out of memory" in str(error)
+                    failed += 1
+                else:
+                    for one, other in zip(expected, found, strict=True):
+                        assert_same(one, other)
+                    same += 1
+        simcuda.set_faults("")
+        assert same >= 2 and failed > 0, (same, failed)
 
     def test_more_than_the_host_has(self) -> None:
         start_afresh()
@@ -192,9 +262,11 @@ class TestDisk(TestCase):
             check(kept)
 
     def test_writes_that_fail(self) -> None:
+        (FOLDER / "failing").mkdir()
         found = [fail_in_writes(f"pwrite:{number}") for number in ("1", "3-", "7")]
+        (FOLDER / "failing").rmdir()
         told = [text for texts in found for text in texts if "leaves the disk out" in text]
-        assert len(told) == 1 and f"writing to {FOLDER} failed" in told[0], found
+        assert len(told) == 1 and f"writing to {FOLDER / 'failing'} failed" in told[0], found
 
     def test_a_full_disk(self) -> None:
         start_afresh()

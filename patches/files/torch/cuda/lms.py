@@ -54,8 +54,8 @@ from ._lms_stats import device_index, stats
 if TYPE_CHECKING:
     from torch.types import Device
 
-    from ._lms_host_step import SteppingOnHost
     from ._lms_hints import Hints
+    from ._lms_host_step import SteppingOnHost
     from ._lms_stepping import SteppingInBackward
 
 

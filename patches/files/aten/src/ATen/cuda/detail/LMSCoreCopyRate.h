@@ -48,34 +48,41 @@ class CopyRate {
   std::optional<double> median_;
 };
 
-// What a byte takes to the host, where it may have to go on to a disk.
+// What a byte takes to the host, where a part of them goes on to a disk.
 class CopyRates {
  public:
   void add_copy(size_t bytes, double us) {
     link_.add(bytes, us);
-    ++copies_since_read_;
+    note(static_cast<double>(bytes), 0);
   }
   void add_read(size_t bytes, double us) {
     disk_.add(bytes, us);
-    copies_since_read_ = 0;
+    note(0, static_cast<double>(bytes));
   }
-  // Nanoseconds; none before the first copy. While a disk is in use the host's
-  // memory is full, and what is copied there drives something out: then a byte
-  // takes as long as from the disk.
+  // Nanoseconds; none before the first copy. Where the host's memory is full,
+  // what is copied there drives something out that has to be read again. So a
+  // byte takes longer by as much of the time from the disk as bytes are read
+  // from it for each that is copied to the host.
   std::optional<double> ns_per_byte() const {
     const auto link = link_.ns_per_byte();
-    const bool uses_disk = copies_since_read_ < kCopiesWithoutDisk;
-    return link && uses_disk ? std::max(*link, disk_.ns_per_byte().value_or(0))
-                             : link;
+    const double more = disk_.ns_per_byte().value_or(0) - link.value_or(0);
+    const double share = read_ < copied_ ? read_ / copied_ : 1;
+    return link && read_ > 0 ? *link + share * std::max(more, 0.0) : link;
   }
 
  private:
-  // After so many copies without a read it is out of use.
-  static constexpr size_t kCopiesWithoutDisk = 256;
+  // Bytes lately: of so many copies and reads, about.
+  static constexpr double kLately = 512;
+
+  void note(double copied, double read) {
+    copied_ += copied - copied_ / kLately;
+    read_ += read - read_ / kLately;
+  }
 
   CopyRate link_;
   CopyRate disk_;
-  size_t copies_since_read_ = kCopiesWithoutDisk;
+  double copied_ = 0;
+  double read_ = 0;
 };
 
 } // namespace at::cuda::lms

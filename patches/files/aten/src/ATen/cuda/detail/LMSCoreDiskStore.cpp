@@ -312,13 +312,10 @@ void DiskStore::advance() {
   if (takes_all) {
     HostMemory::Wait none(/*is_allowed=*/false);
     (void)take_from(found, Page::kNever, 0, none);
-  } else {
-    read_ahead(found);
-  }
-  if (takes_all) {
     write_behind(found, Page::kNever);
     return;
   }
+  read_ahead(found);
   const size_t wanted = spare_of(found.on_host_bytes);
   if (wanted > 0 && !is_at_hand(wanted)) {
     write_behind(found, wanted);
