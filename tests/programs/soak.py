@@ -1,10 +1,10 @@
 """Training, evaluation, checkpoints, changing shapes and failing user code, round after round.
 
-soak.py ROUNDS [FOLDER] does them on two devices, without LMS and short of memory, and prints a line
-of JSON for each of the two: {"mode": ..., "limit": bytes, "digests": one per round, "left": what was
-still in use after some rounds, see `left_over`, "memory": fields of modes.Memory, "read": bytes from
-disk}. With a FOLDER the host has memory for a quarter of what leaves the devices, and the rest goes
-to disk there.
+soak.py ROUNDS [FOLDER] does them on two devices, without LMS and short of memory, and prints a
+line of JSON for each of the two: {"mode": ..., "limit": bytes, "digests": one per round, "left":
+what was still in use after some rounds, see `left_over`, "memory": fields of modes.Memory, "read":
+bytes from disk}. With a FOLDER the host has memory for a quarter of what leaves the devices, and
+the rest goes to disk there.
 """
 
 from __future__ import annotations
