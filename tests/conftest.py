@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from lms_cli import paths
 from support import compatibility
 from support.device import Device, find
 
@@ -100,6 +103,22 @@ def pytest_terminal_summary(
         ]
         device = "simulated device" if config.getoption("device") == "sim" else "GPU"
         compatibility.write(path, reports, version("torch").partition("+")[0], device)
+
+
+@pytest.fixture
+def disk_folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder on a disk: its file system reads and writes past the page cache."""
+    for place in (tmp_path, paths.home()):
+        place.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            try:
+                os.close(os.open(f"{folder}/tried", os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+            except OSError:
+                continue
+            os.unlink(f"{folder}/tried")
+            yield Path(folder)
+            return
+    pytest.skip(f"neither {tmp_path} nor {paths.home()} is on a disk (O_DIRECT)")
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from support.device import Device
 
 
 @pytest.mark.parametrize("kernels", ["inline", "async"])
-def test_disk(device: Device, tmp_path: Path, subtests: pytest.Subtests, kernels: str) -> None:
+def test_disk(
+    device: Device, tmp_path: Path, disk_folder: Path, subtests: pytest.Subtests, kernels: str
+) -> None:
     if not device.simulated:
         pytest.skip("only the simulated device fails calls")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    env = {"DISK_FOLDER": str(folder), "PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
+    env = {"DISK_FOLDER": str(disk_folder), "PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
     results = checked.run(device, "disk", capacity="256M", kernels=kernels, env=env)
     checked.expect_passed(results, subtests)

@@ -6,7 +6,6 @@ An hour of it: ./scripts/lms test tests/engine/test_soak.py --soak-rounds 6000
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support.device import PROGRAMS, Device
@@ -15,12 +14,17 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("uses_disk", [False, True])
-def test_soak(device: Device, pytestconfig: pytest.Config, tmp_path: Path, uses_disk: bool) -> None:
+def test_soak(
+    device: Device,
+    pytestconfig: pytest.Config,
+    request: pytest.FixtureRequest,
+    uses_disk: bool,
+) -> None:
     """The same numbers as without LMS, and nothing grows: not on the devices, nor on the host."""
     if device.count < 2:
         pytest.skip("it takes two devices")
     rounds = pytestconfig.getoption("soak_rounds")
-    folder = [str(tmp_path)] if uses_disk else []
+    folder = [str(request.getfixturevalue("disk_folder"))] if uses_disk else []
     done = device.run(
         PROGRAMS / "soak.py", rounds, *folder, devices=2, kernels="async", schedule="split",
         capacity="1G", timeout=120 + 10 * rounds,
