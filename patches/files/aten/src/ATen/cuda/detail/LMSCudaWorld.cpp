@@ -93,7 +93,8 @@ void queue_on(
     Disk::run(**owned);
   };
   C10_CUDA_CHECK(cudaLaunchHostFunc(stream, run, owner.get()));
-  (void)owner.release(); // CUDA has it until it runs
+  // CUDA has it until it runs.
+  [[maybe_unused]] const Owner* given = owner.release();
 }
 
 } // namespace
