@@ -45,6 +45,7 @@ def test_read_takes_what_is_in_the_span(tmp_path):
         ("compute", 16, 17, "again aten::mm"),
         ("d2h", 12, 30),  # ends after
         ("h2d", 20, 22),  # begins after
+        ("disk", 3, 9),
     ]
     path = tmp_path / "timeline.jsonl"
     path.write_text(
@@ -57,5 +58,6 @@ def test_read_takes_what_is_in_the_span(tmp_path):
         "compute": [(8, 15), (16, 17)],
         "h2d": [],
         "d2h": [(12, 20)],
+        "disk": [(8, 9)],
         "again": [(16, 17)],
     }
