@@ -57,6 +57,19 @@ class TheDisk : public testing::Test {
     }
     throw std::logic_error("all are on the host");
   }
+  // It is on the device and on disk; others that are needed from operator 100
+  // on fill the host's memory.
+  PageEntry* make_one_from_disk() {
+    const auto made = make(4);
+    for (size_t i = 0; i < made.size(); ++i) {
+      foresee(made[i], 100 + i);
+    }
+    world.evict_all();
+    PageEntry* back = first_on_disk_only(made);
+    world.use(back);
+    world.pager.books.host.free(back);
+    return back;
+  }
   // Of an operator that needs it at this one, or at none.
   void foresee(PageEntry* page, uint64_t next_use) {
     const Lock lock(world.pager.books.mutex);
@@ -215,14 +228,7 @@ TEST_F(TheDisk, reads_ahead_what_is_needed_soon) {
 TEST_F(
     TheDisk,
     a_page_that_leaves_the_device_is_copied_if_it_is_needed_sooner) {
-  const auto made = make(4);
-  for (size_t i = 0; i < made.size(); ++i) {
-    foresee(made[i], 100 + i);
-  }
-  world.evict_all();
-  PageEntry* back = first_on_disk_only(made);
-  world.use(back);
-  world.pager.books.host.free(back);
+  PageEntry* back = make_one_from_disk();
   foresee(back, 1); // sooner than all that is on the host
   const size_t copies = world.count(Copy::Kind::kOut);
   world.evict_all();
@@ -233,19 +239,9 @@ TEST_F(
 TEST_F(
     TheDisk,
     a_page_that_leaves_the_device_is_left_on_disk_if_it_is_needed_last) {
-  const auto made = make(4);
-  for (size_t i = 0; i < made.size(); ++i) {
-    foresee(made[i], 100 + i);
-  }
-  world.evict_all();
-  PageEntry* back = first_on_disk_only(made);
-  world.use(back);
-  world.pager.books.host.free(back);
+  PageEntry* back = make_one_from_disk();
   foresee(back, 1000);
-  // The host has what is needed sooner.
-  while (world.host_pages > 0) {
-    --world.host_pages;
-  }
+  world.host_pages = 0; // it has what is needed sooner
   const size_t copies = world.count(Copy::Kind::kOut);
   EXPECT_EQ(world.evict_all(), 1u);
   EXPECT_EQ(world.count(Copy::Kind::kOut), copies);
