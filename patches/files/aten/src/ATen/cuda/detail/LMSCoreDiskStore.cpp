@@ -231,7 +231,7 @@ void DiskStore::await_one(HostMemory::Wait& wait) {
   }
 }
 
-HostPieces DiskStore::take(size_t bytes, HostMemory::Wait& wait) {
+HostPieces DiskStore::allocate(size_t bytes, HostMemory::Wait& wait) {
   HostPieces host = host_.allocate(bytes, wait);
   if (!host.empty() || wait.is_needed() || !world_.has_disk()) {
     return host;
@@ -245,10 +245,6 @@ HostPieces DiskStore::take(size_t bytes, HostMemory::Wait& wait) {
     await_one(wait);
   }
   return host;
-}
-
-HostPieces DiskStore::allocate(const PageEntry& page, HostMemory::Wait& wait) {
-  return take(page.bytes, wait);
 }
 
 HostPieces DiskStore::allocate_if_sooner(const PageEntry& page) {
@@ -271,7 +267,7 @@ bool DiskStore::bring_to_host(PageEntry* page, HostMemory::Wait& wait) {
     return true;
   }
   if (!page->transfer) {
-    HostPieces host = take(page->bytes, wait);
+    HostPieces host = allocate(page->bytes, wait);
     if (host.empty() && !wait.is_needed()) {
       host = world_.allocate_on_host(
           page->bytes, HostMemory::Claim::kBeyond, wait);

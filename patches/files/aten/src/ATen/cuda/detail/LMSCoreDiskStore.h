@@ -51,9 +51,9 @@ class DiskStore {
       DeviceStats& stats)
       : world_(world), pages_(pages), host_(host), stats_(stats) {}
 
-  // Memory for the page's copy, as HostStore::allocate, and what is there goes
-  // to disk if it has to.
-  HostPieces allocate(const PageEntry& page, HostMemory::Wait& wait);
+  // Memory for a page's copy, as HostStore::allocate, and what is there goes to
+  // disk if it has to.
+  HostPieces allocate(size_t bytes, HostMemory::Wait& wait);
   // Memory for a copy of a page that is on disk and leaves the device. Empty if
   // all that is on the host is needed sooner.
   HostPieces allocate_if_sooner(const PageEntry& page);
@@ -94,7 +94,6 @@ class DiskStore {
       HostPieces host);
   bool write(PageEntry* page);
   bool read(PageEntry* page, HostPieces host);
-  HostPieces take(size_t bytes, HostMemory::Wait& wait);
   HostPieces take_from(
       Survey& survey,
       size_t bytes,

@@ -31,6 +31,7 @@ bool Fetcher::fetch(PageEntry* page) {
     if (page->state == PageEntry::State::kDropped) {
       return false;
     }
+    books_.disk.forget_failure(page);
     page->state = PageEntry::State::kArriving;
   }
   complete(page, /*is_ahead=*/false);
@@ -93,10 +94,6 @@ bool Fetcher::choose(PageEntry* page, Eviction& eviction) {
 // wait for what has yet to be read, and an error could not be told in time.
 void Fetcher::bring_to_host(PageEntry* page) {
   HostMemory::Wait wait(/*is_allowed=*/true);
-  {
-    const Lock lock(books_.mutex);
-    books_.disk.forget_failure(page);
-  }
   do {
     const Lock lock(books_.mutex);
     if (books_.disk.bring_to_host(page, wait)) {
@@ -115,7 +112,9 @@ bool Fetcher::complete(PageEntry* page, bool is_ahead) {
   Event arrival;
   bool is_here = false;
   try {
-    bring_to_host(page);
+    if (!is_ahead) { // else it is there
+      bring_to_host(page);
+    }
     memory = books_.world.allocate(*page, is_ahead, pending);
     const Lock lock(books_.mutex);
     if (memory) {

@@ -210,7 +210,7 @@ Draining* Residence::page_out(
       !is_clean && host.empty() && is_given_up(page, room.has_value());
   const bool needs_copy = !is_clean && !is_dropped;
   if (needs_copy && host.empty()) {
-    host = books_.disk.allocate(*page, wait);
+    host = books_.disk.allocate(page->bytes, wait);
     if (host.empty()) {
       if (!wait.is_needed()) {
         last_failure_ = "host memory for paged-out storages is spent";

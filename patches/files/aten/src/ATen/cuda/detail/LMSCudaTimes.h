@@ -42,10 +42,6 @@ class Times {
     size_t bytes;
   };
 
-  // After so many copies to the host without a use of the disk it is out of
-  // use.
-  static constexpr size_t kCopiesWithoutDisk = 256;
-
   void collect() noexcept;
 
   std::deque<Span> pending_; // in order of their launch
