@@ -159,8 +159,9 @@ def test_nothing_is_compared_with_an_ideal_that_failed(bench):
 
 
 def test_a_subject_is_traced_once_and_bounded_by_cell(bench, monkeypatch):
-    def bound(trace, capacity, card):
+    def bound(trace, capacity, card, host, disk):
         assert trace.name == "a trace" and card["name"] == made_up.SUBJECT.card
+        assert (host, disk) == (made_up.SUBJECT.host, made_up.SUBJECT.disk)
         return Bound(1e6, 2e6, capacity, 0)
 
     def traced(runner):
