@@ -194,6 +194,24 @@ class TestDisk(TestCase):
             page_out(*kept)
         assert traffic()[0] - written <= 24 * MIB, "what the host held only, once"
 
+    def test_a_hint_for_the_host_keeps_tensors_off_the_disk(self) -> None:
+        for is_hinted in (False, True):
+            start_afresh()
+            kept = tensors(16)
+            if is_hinted:
+                lms.hint(kept[:4], host=True)
+            page_out(*kept[:4])  # used longest ago: they would be first
+            page_out(*kept[4:])
+            before = traffic()[1]
+            check(kept[:4])
+            assert (traffic()[1] == before) == is_hinted
+        assert lms.stats()["lms.hints.overruled"] == 0
+        check(kept)
+        lms.hint(kept, host=True)  # 64 MiB, and the host has 24
+        page_out(*kept)
+        assert lms.stats()["lms.hints.overruled"] > 0
+        check(kept)
+
     def test_what_is_written_to_is_not_what_is_on_disk(self) -> None:
         start_afresh()
         kept = tensors(12)

@@ -130,6 +130,44 @@ TEST_F(TheDisk, what_is_not_foreseen_goes_before_what_is) {
   EXPECT_TRUE(made[1]->host.empty());
 }
 
+TEST_F(TheDisk, what_has_a_hint_for_the_host_goes_last_and_is_counted) {
+  world.host_pages = 4;
+  const auto made = make(8);
+  for (size_t i = 0; i < made.size(); ++i) {
+    foresee(made[i], 20 - i);
+  }
+  made[0]->hint.on_host = true;
+  made[1]->hint.on_host = true;
+  EXPECT_EQ(world.evict_all(), 8u);
+  EXPECT_FALSE(made[0]->host.empty());
+  EXPECT_FALSE(made[1]->host.empty());
+  EXPECT_EQ(world.pager.books.stats.overruled, 0);
+  for (PageEntry* page : make(3)) {
+    page->hint.on_host = true;
+  }
+  EXPECT_EQ(world.evict_all(), 3u);
+  EXPECT_GT(world.pager.books.stats.overruled, 0) << "four of the five fit";
+}
+
+TEST_F(TheDisk, what_has_a_hint_for_the_host_is_read_back_first) {
+  const auto made = make(3);
+  made[0]->hint.on_host = true;
+  made[1]->hint.on_host = true;
+  made[2]->hint.on_host = true;
+  world.evict_all();
+  PageEntry* away = first_on_disk_only(made);
+  for (PageEntry* page : made) {
+    if (page != away) {
+      page->hint.on_host = false;
+    }
+  }
+  for (int i = 0; i < 64; ++i) {
+    world.run();
+    world.catch_up_on_disk();
+  }
+  EXPECT_FALSE(away->host.empty()) << "no use of it is foreseen";
+}
+
 TEST_F(TheDisk, is_written_once_for_what_is_only_read) {
   const auto made = make(4);
   for (int round = 0; round < 3; ++round) {

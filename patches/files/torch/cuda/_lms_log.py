@@ -76,8 +76,8 @@ class _Report:
         if stats["lms.hints.overruled"] and self.is_new("hints", device):
             logger.warning(
                 "cuda:%d: memory is short of what hints ask for: storages with keep=True left the "
-                "device, since what operators need does not fit beside them. Results are the same. "
-                "Fewer such hints may be faster.",
+                "device, or some with host=True went to disk, since what operators need does not "
+                "fit beside them. Results are the same. Fewer such hints may be faster.",
                 device,
             )
 

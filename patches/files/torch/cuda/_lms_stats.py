@@ -53,7 +53,8 @@ def stats(device: Device = None) -> dict[str, int]:
       back, see :func:`torch.cuda.lms.set_disk`.
     - ``"lms.prefetch.{hits,late,wasted}"``: uses of storages that were fetched ahead, in time
       or not, and storages that left or died without a use.
-    - ``"lms.hints.overruled"``: storages that left for want of memory although a hint keeps them.
+    - ``"lms.hints.overruled"``: storages that left the device, or went to disk, for want of memory
+      although a hint keeps them.
     - ``"lms.stall.{demand,ahead,memory}.{times,us}"``: how often and for how many microseconds
       streams stood still, for bytes that were fetched when they were needed, for bytes that
       were fetched ahead but late, and for memory that was being paged out or moved. Less

@@ -413,7 +413,7 @@ def hint(
         page (bool): it leaves the device before anything else, when memory is short.
         recompute (bool, optional): False: never made again. True: where LMS makes bytes again, this
             is made rather than copied. See :func:`set_recompute`. None: by what takes less time.
-        host (bool): kept in host memory rather than on a disk. Reserved: LMS uses no disk yet.
+        host (bool): of what is in host memory, it goes to a disk (:func:`set_disk`) last.
         activations (bool): of a module, ``keep``, ``page`` and ``host`` are for what it and the
             modules within it return, too.
 

@@ -22,13 +22,30 @@ constexpr size_t kOperatorsPerSurvey = 16;
 // Later than all that is foreseen, in the order of last use.
 constexpr uint64_t kUnforeseen = uint64_t{1} << 63;
 
-// When the host's copy of the page is needed: the larger, the later.
-uint64_t host_need_of(const PageEntry& page) {
-  if (page.state == PageEntry::State::kResident) {
-    return Page::kNever; // when it has left the device, and comes back
-  }
-  return page.needed_at() < kUnforeseen ? page.needed_at()
-                                        : Page::kNever - 1 - page.last_use;
+constexpr HostNeed kNeededNow{false, 0};
+constexpr HostNeed kNeededNever{true, Page::kNever};
+
+bool is_foreseen(const PageEntry& page) {
+  return page.hint.on_host || page.needed_at() < kUnforeseen;
+}
+
+// Of a page that is away from the device, or will be.
+HostNeed need_of(const PageEntry& page) {
+  return {
+      !page.hint.on_host,
+      page.needed_at() < kUnforeseen ? page.needed_at()
+                                     : Page::kNever - 1 - page.last_use};
+}
+
+// Of the host's copy of it.
+HostNeed host_need_of(const PageEntry& page) {
+  return page.state == PageEntry::State::kResident ? kNeededNever
+                                                   : need_of(page);
+}
+
+// Its only copy in memory is on the host, and a hint wants it there.
+bool is_kept_from_disk(const PageEntry& page) {
+  return page.hint.on_host && page.state == PageEntry::State::kPagedOut;
 }
 
 // Bytes that are to be had at once.
@@ -199,7 +216,7 @@ void DiskStore::drop(PageEntry* page) {
 HostPieces DiskStore::take_from(
     Survey& survey,
     size_t bytes,
-    uint64_t later_than,
+    HostNeed later_than,
     HostMemory::Wait& wait) {
   HostPieces host;
   size_t given_up = 0;
@@ -213,6 +230,8 @@ HostPieces DiskStore::take_from(
     survey.on_host_bytes -= page->bytes;
     given_up += page->bytes;
     if (!page->host.empty()) { // HostStore::allocate may have taken it already
+      const bool is_short = !world_.traits().evicts_all;
+      stats_.overruled += is_short && is_kept_from_disk(*page) ? 1 : 0;
       host_.free(page);
       page->update();
     }
@@ -239,7 +258,7 @@ HostPieces DiskStore::allocate(size_t bytes, HostMemory::Wait& wait) {
   is_needed_ = true;
   collect();
   Survey found = survey();
-  host = take_from(found, bytes, 0, wait);
+  host = take_from(found, bytes, kNeededNow, wait);
   if (host.empty() && !wait.is_needed()) {
     write_behind(found, bytes + spare_of(found.on_host_bytes));
     await_one(wait);
@@ -253,9 +272,8 @@ HostPieces DiskStore::allocate_if_sooner(const PageEntry& page) {
   if (host.empty()) {
     collect();
     Survey found = survey();
-    const bool is_foreseen = page.needed_at() < kUnforeseen;
-    if (is_foreseen && !none.is_needed()) {
-      host = take_from(found, page.bytes, page.needed_at(), none);
+    if (is_foreseen(page) && !none.is_needed()) {
+      host = take_from(found, page.bytes, need_of(page), none);
     }
   }
   return host;
@@ -307,7 +325,7 @@ void DiskStore::advance() {
   Survey found = survey();
   if (takes_all) {
     HostMemory::Wait none(/*is_allowed=*/false);
-    (void)take_from(found, Page::kNever, 0, none);
+    (void)take_from(found, Page::kNever, kNeededNow, none);
     write_behind(found, Page::kNever);
     return;
   }
@@ -333,13 +351,13 @@ bool DiskStore::is_at_hand(size_t bytes) {
 void DiskStore::read_ahead(Survey& survey) {
   while (reading_ < kMostInTransfer && !survey.on_disk.empty()) {
     PageEntry* page = survey.on_disk.back();
-    if (page->needed_at() >= kUnforeseen) {
+    if (!is_foreseen(*page)) {
       return;
     }
     HostMemory::Wait none(/*is_allowed=*/false);
     HostPieces host = host_.allocate(page->bytes, none);
     if (host.empty() && !none.is_needed()) {
-      host = take_from(survey, page->bytes, page->needed_at(), none);
+      host = take_from(survey, page->bytes, need_of(*page), none);
     }
     if (host.empty() || !read(page, std::move(host))) {
       return;

@@ -26,7 +26,8 @@ namespace at::cuda::lms {
 // needed soonest is read first, and is read only where something can leave for
 // it that is needed later. When a page is needed is what the policy has
 // foreseen of its next use. What it has not foreseen counts as needed after all
-// that it has, and the longer ago it was used the later.
+// that it has, and the longer ago it was used the later. What has a hint for
+// the host counts as needed before all that has none (Note [Hints]).
 //  - Copies of what is on the device go first: they only save a copy later.
 //    Such a page has its bytes in one place then, so device and host together
 //    hold as much as they can. When it leaves the device it is copied to the
@@ -39,6 +40,10 @@ namespace at::cuda::lms {
 // But what they have done counts when the host has seen that they succeeded:
 // memory whose bytes could not be written is kept, and a page that could not be
 // read is still on disk, and an error where it is needed.
+
+// When a page's bytes are needed on the host: the greater, the later. First of
+// all, without a hint for the host is later than with one.
+using HostNeed = std::pair<bool, uint64_t>;
 
 // The pages of a device that are on disk, and the traffic between host and
 // disk. Called with the mutex.
@@ -97,7 +102,7 @@ class DiskStore {
   HostPieces take_from(
       Survey& survey,
       size_t bytes,
-      uint64_t later_than,
+      HostNeed later_than,
       HostMemory::Wait& wait);
   bool is_at_hand(size_t bytes);
   void read_ahead(Survey& survey);

@@ -17,11 +17,12 @@ constexpr size_t round_up(size_t bytes, size_t unit) {
 
 // Note [Hints]
 // ~~~~~~~~~~~~
-// A program may say of a storage that it should be evicted last or first, and
-// whether its bytes should be made again rather than be copied
-// (torch.cuda.lms.hint). Policies prefer what hints ask for, and memory that is
-// short wins: what should stay goes where nothing else can, which is counted
-// (DeviceStats::overruled). Nothing else depends on hints, so results do not.
+// A program may say of a storage that it should be evicted last or first,
+// whether its bytes should be made again rather than be copied, and that they
+// should go to disk last (torch.cuda.lms.hint). Policies prefer what hints ask
+// for, and memory that is short wins: what should stay goes where nothing else
+// can, which is counted (DeviceStats::overruled). Nothing else depends on
+// hints, so results do not.
 //
 // A plan is made of uses of pages, and pages that are made anew in each
 // iteration are other ones by then. So the history keeps the hint of each use.
@@ -33,7 +34,7 @@ struct Hint {
 
   Turn turn = Turn::kByPlan;
   Again again = Again::kByPlan;
-  bool on_host = false; // rather than on a disk, where there is one
+  bool on_host = false; // goes to disk last
 };
 
 // What a policy knows of a managed storage.

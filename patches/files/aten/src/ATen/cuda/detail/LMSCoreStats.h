@@ -90,7 +90,7 @@ struct DeviceStats {
   Traffic fetched_ahead; // the part of paged_in that began before it was needed
   // Storages that were evicted or died without a use.
   int64_t fetched_in_vain = 0;
-  int64_t overruled = 0; // evictions of what should stay, see Note [Hints]
+  int64_t overruled = 0; // what went though it should stay, see Note [Hints]
   TimesSpent times{}; // of what has ended by now
   size_t free_bytes = 0; // in segments that the caching allocator holds
   size_t largest_free_bytes = 0; // the largest range of them
