@@ -53,21 +53,26 @@ size_t spare_of(size_t on_host) {
   return std::min(on_host / kSpareShare, kMostInTransfer);
 }
 
-void sort_by_need(std::vector<PageEntry*>& pages, bool is_last_at_end) {
-  std::sort(
-      pages.begin(),
-      pages.end(),
-      [is_last_at_end](const PageEntry* a, const PageEntry* b) {
-        const auto key = [](const PageEntry* page) {
-          return std::pair(host_need_of(*page), page->id);
-        };
-        return is_last_at_end ? key(a) < key(b) : key(b) < key(a);
-      });
+bool is_needed_sooner(const PageEntry& page, const PageEntry& than) {
+  return std::pair(host_need_of(page), page.id) <
+      std::pair(host_need_of(than), than.id);
 }
 
 } // namespace
 
 // --- what there is ---
+
+bool DiskStore::IsNeededSooner::operator()(
+    const PageEntry* page,
+    const PageEntry* than) const {
+  return is_needed_sooner(*page, *than);
+}
+
+bool DiskStore::IsNeededLater::operator()(
+    const PageEntry* page,
+    const PageEntry* than) const {
+  return is_needed_sooner(*than, *page);
+}
 
 DiskStore::Survey DiskStore::survey() const {
   Survey found;
@@ -82,17 +87,14 @@ DiskStore::Survey DiskStore::survey() const {
       continue;
     }
     if (page->disk && page->host.empty() && is_away) {
-      found.on_disk.push_back(page);
+      found.on_disk.push(page);
     } else if (page->disk && !page->host.empty()) {
-      found.on_both.push_back(page);
+      found.on_both.push(page);
       found.spare += page->bytes;
     } else if (!page->host.empty() && is_away) {
-      found.on_host.push_back(page);
+      found.on_host.push(page);
     }
   }
-  sort_by_need(found.on_disk, /*is_last_at_end=*/false);
-  sort_by_need(found.on_both, /*is_last_at_end=*/true);
-  sort_by_need(found.on_host, /*is_last_at_end=*/true);
   return found;
 }
 
@@ -221,11 +223,11 @@ HostPieces DiskStore::take_from(
   HostPieces host;
   size_t given_up = 0;
   while (host.empty() && !wait.is_needed() && !survey.on_both.empty()) {
-    PageEntry* page = survey.on_both.back();
+    PageEntry* page = survey.on_both.top();
     if (host_need_of(*page) <= later_than) {
       break;
     }
-    survey.on_both.pop_back();
+    survey.on_both.pop();
     survey.spare -= page->bytes;
     survey.on_host_bytes -= page->bytes;
     given_up += page->bytes;
@@ -350,7 +352,7 @@ bool DiskStore::is_at_hand(size_t bytes) {
 
 void DiskStore::read_ahead(Survey& survey) {
   while (reading_ < kMostInTransfer && !survey.on_disk.empty()) {
-    PageEntry* page = survey.on_disk.back();
+    PageEntry* page = survey.on_disk.top();
     if (!is_foreseen(*page)) {
       return;
     }
@@ -362,7 +364,7 @@ void DiskStore::read_ahead(Survey& survey) {
     if (host.empty() || !read(page, std::move(host))) {
       return;
     }
-    survey.on_disk.pop_back();
+    survey.on_disk.pop();
   }
 }
 
@@ -370,8 +372,8 @@ void DiskStore::read_ahead(Survey& survey) {
 // it is done.
 void DiskStore::write_behind(Survey& survey, size_t wanted) {
   while (survey.spare + writing_ < wanted && !survey.on_host.empty() &&
-         write(survey.on_host.back())) {
-    survey.on_host.pop_back();
+         write(survey.on_host.top())) {
+    survey.on_host.pop();
   }
 }
 

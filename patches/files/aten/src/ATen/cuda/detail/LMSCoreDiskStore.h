@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,11 +80,21 @@ class DiskStore {
 
  private:
   using Transfers = std::deque<std::shared_ptr<DiskTransfer>>;
-  // What can be done with the pages that are not under way.
+  struct IsNeededSooner {
+    bool operator()(const PageEntry* page, const PageEntry* than) const;
+  };
+  struct IsNeededLater {
+    bool operator()(const PageEntry* page, const PageEntry* than) const;
+  };
+  template <class IsBelow>
+  using Queue =
+      std::priority_queue<PageEntry*, std::vector<PageEntry*>, IsBelow>;
+  // What can be done with the pages that are not under way. In queues, for only
+  // some of the pages are asked for.
   struct Survey {
-    std::vector<PageEntry*> on_disk; // only, the first to be needed at the end
-    std::vector<PageEntry*> on_both; // the last to be needed at the end
-    std::vector<PageEntry*> on_host; // only, likewise
+    Queue<IsNeededLater> on_disk; // only, the first to be needed on top
+    Queue<IsNeededSooner> on_both; // the last to be needed on top
+    Queue<IsNeededSooner> on_host; // only, likewise
     size_t on_host_bytes = 0; // of both
     size_t spare = 0; // of these, on disk as well
   };
