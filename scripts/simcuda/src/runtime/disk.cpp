@@ -27,15 +27,25 @@ bool is_direct(int file) {
   return flags >= 0 && (flags & O_DIRECT) != 0;
 }
 
-// What a call on such a file returns without being made; 0: it is made.
-ssize_t instead_of_call(Function& function, std::atomic<uint64_t>& count,
-                        size_t bytes) {
-  if (function.count() != cudaSuccess) {
-    errno = EIO;
-    return -1;
+// pread and pwrite, each of which has its own kind of memory: the call of that
+// name. On such a file it is counted, and in timed mode not made.
+template <class Memory>
+ssize_t transfer(const char* name, std::atomic<uint64_t>& count, int file,
+                 Memory memory, size_t bytes, off_t offset) {
+  using Call = ssize_t (*)(int, Memory, size_t, off_t);
+  static const auto real = reinterpret_cast<Call>(dlsym(RTLD_NEXT, name));
+  static Function& function = simcuda::function(name, cudaErrorUnknown);
+  if (is_direct(file)) {
+    if (function.count() != cudaSuccess) {
+      errno = EIO;
+      return -1;
+    }
+    count += bytes;
+    if (timed()) {
+      return static_cast<ssize_t>(bytes);
+    }
   }
-  count += bytes;
-  return timed() ? static_cast<ssize_t>(bytes) : 0;
+  return real(file, memory, bytes, offset);
 }
 
 }  // namespace
@@ -57,26 +67,12 @@ Cost disk_cost(const std::function<void()>& function) {
 extern "C" {
 
 SIMCUDA_API ssize_t pread(int file, void* memory, size_t bytes, off_t offset) {
-  static const auto real =
-      reinterpret_cast<decltype(&pread)>(dlsym(RTLD_NEXT, "pread"));
-  static Function& function = simcuda::function("pread", cudaErrorUnknown);
-  ssize_t done = 0;
-  if (is_direct(file)) {
-    done = instead_of_call(function, bytes_read, bytes);
-  }
-  return done != 0 ? done : real(file, memory, bytes, offset);
+  return transfer("pread", bytes_read, file, memory, bytes, offset);
 }
 
 SIMCUDA_API ssize_t pwrite(int file, const void* memory, size_t bytes,
                            off_t offset) {
-  static const auto real =
-      reinterpret_cast<decltype(&pwrite)>(dlsym(RTLD_NEXT, "pwrite"));
-  static Function& function = simcuda::function("pwrite", cudaErrorUnknown);
-  ssize_t done = 0;
-  if (is_direct(file)) {
-    done = instead_of_call(function, bytes_written, bytes);
-  }
-  return done != 0 ? done : real(file, memory, bytes, offset);
+  return transfer("pwrite", bytes_written, file, memory, bytes, offset);
 }
 
 // In timed mode there is room for what is not written.
