@@ -86,6 +86,14 @@ WORKLOADS = (
         "Llama 7B frozen in bf16, rank 16 on queries and values, 2,048 tokens, AdamW",
     ),
     Workload(
+        "llama-70b",
+        "llama",
+        "llama_70b",
+        1,
+        "Llama 70B, 4,096 tokens, all in bf16, fused AdamW",
+        usual=False,
+    ),
+    Workload(
         "llama-70b-lora",
         "llama",
         "llama_70b_lora",

@@ -153,6 +153,11 @@ def llama_7b_lora(batch: int, device: str) -> Training:
     return _training(_with_adapters(_model(SHAPE_7B, device)), batch, device)
 
 
+def llama_70b(batch: int, device: str) -> Training:
+    """Every weight is learnt: 138 GB, and as much again in gradients and twice in state."""
+    return _training(_model(SHAPE_70B, device), batch, device)
+
+
 def llama_70b_lora(batch: int, device: str) -> Training:
     """Adapters are learnt: the weights alone are 138 GB."""
     return _training(_with_adapters(_model(SHAPE_70B, device)), batch, device)
