@@ -285,6 +285,7 @@ void Recipes::end_needless() {
     needless_.pop_back();
     Freed freed(pager_.books.contention);
     const Lock lock(pager_.books.mutex);
+    const uint32_t gain = this->gain(*page);
     forget(*page);
     if (!page->is_paged) {
       continue;
@@ -292,7 +293,7 @@ void Recipes::end_needless() {
     if (page->state == PageEntry::State::kResident) {
       pager_.residence.free_while_used(page.get(), freed);
     }
-    pager_.books.policy->on_death(page.get());
+    pager_.books.policy->on_death(page.get(), static_cast<uint8_t>(gain));
     pager_.residence.end(page.release(), freed);
   }
 }

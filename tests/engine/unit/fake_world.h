@@ -130,7 +130,7 @@ class FakeWorld final : public World {
     if (page->state == PageEntry::State::kResident) {
       pager.residence.free_while_used(page, freed);
     }
-    pager.books.policy->on_death(page);
+    pager.books.policy->on_death(page, /*gain=*/0);
     pager.residence.end(page, freed);
   }
   // What the engine does for a page that was dropped. True if there was

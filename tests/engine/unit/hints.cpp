@@ -167,7 +167,7 @@ TEST(Hints, TheSameHintsInEachCycleAreNoNews) {
     history.append(op);
     page.hint = i % 4 == 0 && i < 36 ? kLast : Hint{};
     news.push_back(history.note_hint(page));
-    history.on_death(&page);
+    history.on_death(&page, /*gain=*/0);
   }
   EXPECT_TRUE(std::all_of(news.begin(), news.begin() + 8, [](bool is_new) {
     return is_new; // there was no lag yet

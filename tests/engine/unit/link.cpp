@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 using namespace at::cuda::lms;
@@ -89,21 +90,21 @@ TEST_F(TheLink, TakesLongerByWhatItHasNoTimeFor) {
 }
 
 TEST_F(TheLink, CopiesTheDearestWhileThereIsTime) {
-  add(0, 4, 10, /*gain=*/9);
-  add(0, 4, 10, /*gain=*/3);
-  add(0, 4, 10, /*gain=*/5);
-  add(0, 4, 10, /*gain=*/7); // 100 ns of 400 are left: no slack
+  add(0, 5, 12, /*gain=*/9); // 200 ns of 500 are left: no slack
+  add(0, 5, 12, /*gain=*/3);
+  add(0, 5, 12, /*gain=*/5);
+  add(0, 5, 12, /*gain=*/7);
   EXPECT_EQ(copied(), (std::vector<bool>{false, true, true, true}));
 }
 
 TEST_F(TheLink, CopiesWhatIsAwayForLongest) {
-  add(0, 2, 10, /*gain=*/5);
-  add(0, 2, 15, /*gain=*/5);
+  add(0, 3, 10, /*gain=*/5);
+  add(0, 3, 15, /*gain=*/5);
   EXPECT_EQ(copied(), (std::vector<bool>{false, true}));
 }
 
 TEST_F(TheLink, HasToBeDoneBeforeTheMemoryIsNeeded) {
-  add(0, 1, 15, /*gain=*/5);
+  add(0, 2, 15, /*gain=*/5);
   EXPECT_EQ(copied(), (std::vector<bool>{false}));
 }
 
@@ -121,9 +122,40 @@ TEST_F(TheLink, NeedsRoomForWhatComesBack) {
 }
 
 TEST_F(TheLink, CopiesFirstWhatCannotBeMadeAgain) {
-  add(0, 2, 10, /*gain=*/5);
-  add(0, 2, 10, /*gain=*/0);
+  add(0, 3, 10, /*gain=*/5);
+  add(0, 3, 10, /*gain=*/0);
   EXPECT_EQ(copied(), (std::vector<bool>{false, true}));
+}
+
+TEST_F(TheLink, IsNotUsedForWhatDiesAndCanBeMadeAgain) {
+  add(0, 4, 0, /*gain=*/5);
+  add(0, 4, 0, /*gain=*/0);
+  EXPECT_EQ(copied(), (std::vector<bool>{false, true}));
+}
+
+TEST_F(TheLink, KnowsOfWhatDiesWhetherItCanBeMadeAgain) {
+  constexpr uint64_t kLength = 4; // of the sequence that comes again and again
+  History history;
+  std::vector<std::unique_ptr<Page>> pages;
+  for (uint64_t i = 0; i < 10 * kLength; ++i) {
+    pages.push_back(std::make_unique<Page>());
+    pages.back()->bytes = 4;
+    Operator op;
+    op.name = i % kLength;
+    op.uses = {{pages.back().get(), /*writes=*/true}};
+    history.append(op);
+    if (i > 0) {
+      history.on_death(pages[i - 1].get(), /*gain=*/i % 2 ? 7 : 0);
+    }
+  }
+  CycleReader reader(history);
+  ASSERT_TRUE(reader.read(history, kLength) && reader.is_done());
+  size_t with_gain = 0;
+  for (const Interval& it : reader.take().intervals) {
+    EXPECT_TRUE(it.gain == 0 || it.gain == 7);
+    with_gain += it.gain == 7 ? 1 : 0;
+  }
+  EXPECT_EQ(with_gain, kLength / 2);
 }
 
 TEST_F(TheLink, LeavesAloneWhatIsMadeInNoTime) {

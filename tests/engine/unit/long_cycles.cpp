@@ -136,7 +136,7 @@ class Accumulation : public Driver {
   // A weight and a moment die, and others have their parts.
   void replace_pages() {
     for (Page** page : {&weights_[3], &moments_[5]}) {
-      policy.on_death(*page);
+      policy.on_death(*page, /*gain=*/0);
       *page = make(kBytes);
     }
   }
@@ -190,7 +190,7 @@ TEST(LongCycles, WhatIsKeptShrinksWithoutALongCycle) {
       training.policy.history().now() - History::kAlways + 1));
   EXPECT_TRUE(!training.policy.history().has(
       training.policy.history().now() - History::kAlways - 1));
-  training.policy.on_death(&other);
+  training.policy.on_death(&other, /*gain=*/0);
 }
 
 constexpr uint64_t kMostWork = 1 << 13; // steps
@@ -219,7 +219,7 @@ TEST(LongCycles, NoOperatorAsksForThousandsOfPages) {
     }
     Page* large = driver.make(kPages * 5 / 4);
     driver.run(2, {large});
-    driver.policy.on_death(large);
+    driver.policy.on_death(large, /*gain=*/0);
   }
   EXPECT_TRUE(!driver.drafts.empty());
   EXPECT_TRUE(driver.choices.size() > kPages);
@@ -296,7 +296,7 @@ TEST(LongCycles, ADraftOfASequenceThatHasEndedIsDropped) {
   }
   EXPECT_TRUE(training.drafts.size() > drafts);
   EXPECT_TRUE(training.demanded == 0);
-  training.policy.on_death(&other);
+  training.policy.on_death(&other, /*gain=*/0);
 }
 
 // A micro-batch of four layers just fits, and less one activation it would fit

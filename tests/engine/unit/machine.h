@@ -44,7 +44,7 @@ class Machine {
   }
 
   void destroy(Page* page) {
-    policy_->on_death(page);
+    policy_->on_death(page, /*gain=*/0);
     used_ -= page->resident ? page->bytes : 0;
     alive_.erase(find(page));
   }

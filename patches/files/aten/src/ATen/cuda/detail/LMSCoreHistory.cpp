@@ -78,7 +78,7 @@ void History::add_use(const Use& use, Hashes& hashes) {
   hashes[kByAge] = mix(hashes[kByAge], slot.previous);
 }
 
-void History::on_death(Page* page) {
+void History::on_death(Page* page, uint8_t gain) {
   if (page->last_use == 0) {
     return;
   }
@@ -86,6 +86,7 @@ void History::on_death(Page* page) {
   if (page->last_slot >= dropped_slots_) {
     Slot& slot = slot_of(*page);
     slot.is_dead = 1;
+    slot.gain = gain;
     slot.end = static_cast<uint32_t>(now_ - page->last_use);
   }
 }

@@ -56,7 +56,7 @@ class History {
 
   struct Slot { // a use of a page
     uint64_t bytes : 50;
-    uint64_t gain : 8; // until the next use, see Use
+    uint64_t gain : 8; // until the next use or death, see Use
     uint64_t is_dead : 1;
     uint64_t writes : 1;
     uint64_t turn : 2; // see Hint, as the next one
@@ -91,7 +91,8 @@ class History {
 
   // Sets of the pages what is the history's own.
   void append(const Operator& op);
-  void on_death(Page* page);
+  // `gain`: see Use, since its last one.
+  void on_death(Page* page, uint8_t gain);
   // The page has another hint since its last use. False if the page that was in
   // its place one lag ago had the same.
   bool note_hint(const Page& page);

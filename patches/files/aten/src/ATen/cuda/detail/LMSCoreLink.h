@@ -22,11 +22,13 @@ namespace at::cuda::lms {
 // takes what is free first on its way out, and what is free last on its way
 // back. What cannot be made again is copied in any case, and counts first.
 //
-// A page that is to be dropped stays until its memory is needed.
+// A page that is to be dropped stays until its memory is needed. What dies
+// without another use, and can be made again until then, is never copied: it is
+// there only since others may be made from it (Note [Small sources]).
 
 // A copy that could be spared needs so many times its time to be free: others
 // begin later than they could, and operators need more memory than planned.
-constexpr uint64_t kCopySlack = 2;
+constexpr uint64_t kCopySlack = 3;
 
 // How long the interval's page takes to the host or back, nanoseconds.
 inline uint64_t copy_time(const Interval& it, double ns_per_byte) {

@@ -158,9 +158,9 @@ void PlannedPolicy::note_hint(Page& page, Hint hint) {
   }
 }
 
-void PlannedPolicy::on_death(Page* page) {
+void PlannedPolicy::on_death(Page* page, uint8_t gain) {
   end_idle_time(*page);
-  history_.on_death(page);
+  history_.on_death(page, gain);
   wishes_.ask_no_more_for(*page);
   wishes_.remove_stray(*page);
 }

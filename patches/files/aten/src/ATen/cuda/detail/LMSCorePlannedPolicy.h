@@ -42,7 +42,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   }
   void note_source(Page& page, uint64_t makes_at) override;
   void note_hint(Page& page, Hint hint) override;
-  void on_death(Page* page) override;
+  void on_death(Page* page, uint8_t gain) override;
   std::vector<Page*> choose_window(const Layout& layout, const Request& request)
       override;
   std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)

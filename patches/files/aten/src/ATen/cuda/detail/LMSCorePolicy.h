@@ -147,8 +147,8 @@ class Policy {
     page.hint = hint;
   }
 
-  // The page is about to be destroyed.
-  virtual void on_death(Page* /*page*/) {}
+  // The page is about to be destroyed. `gain`: see Use, since its last one.
+  virtual void on_death(Page* /*page*/, uint8_t /*gain*/) {}
 
   // The pages to evict so that `request.bytes` bytes become free for its
   // stream, which are contiguous unless the request is joined. Empty if there

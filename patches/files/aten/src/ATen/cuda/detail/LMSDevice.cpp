@@ -300,7 +300,8 @@ bool Device::may_have_unseen_users(const ManagedStorage& record) const {
 // Takes the record off the books: its owner has let it go. If it is pinned, the
 // last pin frees it.
 void Device::remove(ManagedStorage* record, Freed& freed) noexcept {
-  pager_.books.policy->on_death(record);
+  pager_.books.policy->on_death(
+      record, static_cast<uint8_t>(recipes_.gain(*record)));
   recipes_.forget(*record);
   if (Trace* trace = Trace::of(index_)) {
     trace->add_free(*record);
