@@ -52,6 +52,18 @@ def parse_capacity(text: str) -> int:
     return size
 
 
+def parse_host_memory(option: str, text: str) -> int:
+    """As `parse_size`, of the host's memory for what leaves a device.
+
+    Raises:
+        UsageError: it is not a size, or 0, by which LMS would choose.
+    """
+    size = parse_size(text)
+    if size == 0:
+        raise UsageError(f"{option} {text}: LMS cannot do without", "Give it some: 64G.")
+    return size
+
+
 def parse_rate(text: str) -> float:
     """Bytes per second from text such as 15.75G or 600M, in powers of ten as links are rated.
 

@@ -19,8 +19,21 @@ class Storage:
         return any(begin <= op < end for op in self.uses)
 
 
+@dataclass
+class Disk:
+    """Below a host with so many bytes of memory; bytes per second."""
+
+    host: int
+    read: float
+    write: float
+
+
 def floor_us(
-    rows: list[dict[str, Any]], capacity: int, bandwidth: float, both: float | None = None
+    rows: list[dict[str, Any]],
+    capacity: int,
+    bandwidth: float,
+    both: float | None = None,
+    disk: Disk | None = None,
 ) -> float:
     """Of all steps after the third together."""
     storages: dict[int, Storage] = {}
@@ -46,7 +59,7 @@ def floor_us(
                 times[begin - first]
                 + max(
                     sum(operators[begin:end]),
-                    _copies(storages.values(), begin, end, capacity, bandwidth, both),
+                    _copies(storages.values(), begin, end, capacity, bandwidth, both, disk),
                 )
                 for begin in range(max(first, end - longest), end)
             )
@@ -55,18 +68,29 @@ def floor_us(
 
 
 def _copies(
-    storages: Any, begin: int, end: int, capacity: int, bandwidth: float, both: float | None
+    storages: Any,
+    begin: int,
+    end: int,
+    capacity: int,
+    bandwidth: float,
+    both: float | None,
+    disk: Disk | None,
 ) -> float:
     """Of the part [begin, end)."""
 
-    def over(chosen: Any) -> float:
-        return max(0, sum(storage.bytes for storage in storages if chosen(storage)) - capacity)
+    def bytes_of(chosen: Any) -> int:
+        return sum(storage.bytes for storage in storages if chosen(storage))
 
-    into = over(lambda s: s.birth <= begin and s.is_used(begin, end))
-    out = over(
+    used = bytes_of(lambda s: s.birth <= begin and s.is_used(begin, end))
+    kept = bytes_of(
         lambda s: (
             end in s.uses or (any(begin <= op < end for op in s.writes) and max(s.uses) >= end)
         )
     )
+    into, out = max(0, used - capacity), max(0, kept - capacity)
     together = (out + into) / (both or 2 * bandwidth)
-    return max(out / bandwidth, into / bandwidth, together) * 1e6
+    takes = max(out / bandwidth, into / bandwidth, together)
+    if disk:
+        read, written = max(0, into - disk.host), max(0, out - disk.host)
+        takes = max(takes, read / disk.read + written / disk.write)
+    return takes * 1e6

@@ -33,9 +33,9 @@ class Replays:
     folder: Path
     scripted: Path
 
-    def original(self, rows: list[Any], pages: float) -> Result:
+    def original(self, rows: list[Any], pages: float, **below: float) -> Result:
         trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
-        return replay(trace, machine(pages), "original", recompute=True)
+        return replay(trace, machine(pages, **below), "original", recompute=True)
 
     def ours(self, rows: list[Any], pages: float, *actions: str, **rates: float) -> Result:
         trace = reader.read(write(self.folder / "trace", [HEADER, *rows]))
@@ -50,6 +50,11 @@ class Replays:
 
 def machine(pages: float, **rates: float) -> Machine:
     return Machine(int(pages * ROOM), BANDWIDTH, BANDWIDTH, **rates)
+
+
+def below(pages: int, read: float = 9.9e9, write: float = 9.9e9) -> dict[str, float]:
+    """Of a machine: memory of the host for so many pages, and a disk; it takes 1,000 us for one."""
+    return {"host": pages * PAGE, "disk": 1 << 40, "disk_read": read, "disk_write": write}
 
 
 def check(result: Result, time: float, in_pages: int, out_pages: int, **stalls: float) -> None:

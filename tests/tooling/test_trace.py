@@ -19,6 +19,7 @@ from replays import (
     TWICE_READ,
     TWICE_WRITTEN,
     Replays,
+    below,
     check,
 )
 from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, free, op, write
@@ -168,6 +169,41 @@ def test_arguments_in_each_others_way(replays: Replays) -> None:
     check(replays.ours(rows, 3), 10980, 3, 3, demanded=3990, memory=1990)
 
 
+THREE = [row for digit in "012" for row in (alloc(int(digit)), op("", digit))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "host", "time", "out_pages", "read", "written", "stalls"),
+    [
+        # Page 0 is in the only memory of the host, and written while operator 1 runs; page 1 for
+        # page 0 to come back, which is read meanwhile and has to make room for page 2.
+        ([*THREE, op("0", "")], 1, 11000, 3, 2, 3, {"demanded": 3000, "memory": 4000}),
+        # With nothing in its way it is read and copied.
+        ([*THREE, free(2), op("0", "")], 1, 8000, 2, 1, 2, {"demanded": 2000, "memory": 2000}),
+        ([*THREE, free(2), op("0", "")], 2, 7000, 2, 0, 0, {"demanded": 1000, "memory": 2000}),
+    ],
+)
+def test_what_the_host_has_no_room_for_goes_to_disk(
+    replays: Replays,
+    rows: list[Any],
+    host: int,
+    time: float,
+    out_pages: int,
+    read: int,
+    written: int,
+    stalls: dict[str, float],
+) -> None:
+    result = replays.original(rows, 1, **below(host))
+    check(result, time, 1, out_pages, **stalls)
+    assert (result.read_bytes, result.written_bytes) == (read * PAGE, written * PAGE)
+
+
+def test_a_slower_disk_is_waited_for(replays: Replays) -> None:
+    rows = [*THREE, free(2), op("0", "")]
+    slow_reads = replays.original(rows, 1, **below(1, read=9.9e8))
+    check(slow_reads, 17000, 1, 2, demanded=11000, memory=2000)
+
+
 @pytest.mark.parametrize(
     ("rows", "pages", "line", "missing"),
     [
@@ -279,6 +315,40 @@ def test_the_command_says_what_is_made_again(tmp_path: Path) -> None:
     assert f"{on['made_bytes'] / 2**20:,.1f} MiB" in table
     assert f"{on['making_us'] / 1e3:,.3f} ms" in table
     assert lms("replay", path, *machine, "--recompute", "maybe").returncode == 2
+
+
+def test_the_command_with_a_disk(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(Transformer().text())
+    card = ("--card", "RTX-4090-24GB", "--capacity", "0.6G")
+    done = lms("replay", path, *card, "--host", "0.3G", "--disk", "800G", "--json")
+    row = json.loads(done.stdout)
+    assert (row["host"], row["disk"]) == (int(0.3 * 2**30), 800 << 30)
+    assert (row["disk_read"], row["disk_write"]) == (7e9, 6e9)  # the card's
+    assert row["read_bytes"] > 0 and row["written_bytes"] > 0
+    without = json.loads(lms("replay", path, *card, "--json").stdout)
+    assert (without["read_bytes"], without["written_bytes"]) == (0, 0)
+    assert row["step_us"] > row["floor_us"] > without["floor_us"]
+    table = lms("replay", path, *card, "--host", "0.3G", "--disk", "800G").stdout
+    for what, moved in (("read from", row["read_bytes"]), ("written to", row["written_bytes"])):
+        assert re.search(rf"{what} disk\W+{moved / 2**20:,.1f} MiB", table)
+    assert "disk" not in lms("replay", path, *card).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--host", "0"), "--host 0: LMS cannot do without"),
+        (("--host", "much"), "much is not a size"),
+        (("--host", "1G", "--disk", "lots"), "lots is not a size"),
+        (("--host", "1G", "--disk", "-1"), "-1 is not a size"),
+        (("--disk", "1G"), "--disk alone: nothing leaves a host that has enough memory"),
+    ],
+)
+def test_what_is_no_host_and_no_disk(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = lms("replay", write(tmp_path / "trace.jsonl", [HEADER, *SWAP]), *MACHINE, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from brute_floor import floor_us
+from brute_floor import Disk, floor_us
 from lms_cli.errors import OutOfMemoryError
 from lms_cli.trace import reader
 from lms_cli.trace.replaying import bounds, replay
@@ -17,6 +17,7 @@ from replays import (
     TWICE_READ,
     TWICE_WRITTEN,
     Replays,
+    below,
     machine,
 )
 from synthetic_trace import HEADER, PAGE, Transformer, alloc, free, op, write
@@ -91,6 +92,23 @@ def test_floor_as_it_is_defined(replays: Replays, pages: int, layers: int) -> No
     assert result.ordered_us > result.compute_us or pages > 40
 
 
+@pytest.mark.parametrize(
+    ("pages", "host", "read", "write"),
+    [(16, 10, 7e9, 6e9), (16, 10, 2e9, 20e9), (20, 6, 7e9, 6e9), (16, 30, 7e9, 6e9)],
+)
+def test_floor_with_a_disk(
+    replays: Replays, pages: int, host: int, read: float, write: float
+) -> None:
+    rows = list(Transformer(layers=4, steps=6).lines())[1:]
+    result = replays.ours(rows, pages, **below(host, read, write))
+    disk = Disk(host * PAGE, read, write)
+    expected = floor_us(rows, result.machine.capacity, BANDWIDTH, disk=disk)
+    assert result.ordered_us == pytest.approx(expected)
+    without = floor_us(rows, result.machine.capacity, BANDWIDTH)
+    assert result.ordered_us > without or host == 30
+    assert result.time_us > result.ordered_us
+
+
 def test_floor_counts_what_was_written(replays: Replays) -> None:
     # Pages 0 and 1 are written, and have to leave for two new ones; they come back for the next.
     rows: list[Any] = [alloc(0), alloc(1), op("", "01", 100)]
@@ -107,9 +125,13 @@ def test_floor_counts_what_was_written(replays: Replays) -> None:
     assert result.ordered_us == pytest.approx(one + 100 + one + 200)
 
 
-@pytest.mark.parametrize("pages", [40, 60, 90, 150])
+@pytest.mark.parametrize(
+    ("pages", "host"), [(40, 0), (60, 0), (90, 0), (150, 0), (40, 20), (60, 30), (90, 10)]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_no_engine_is_faster_than_the_floor(replays: Replays, pages: int, seed: int) -> None:
+def test_no_engine_is_faster_than_the_floor(
+    replays: Replays, pages: int, host: int, seed: int
+) -> None:
     """Whatever a policy does: here, mostly nonsense."""
     choice = random.Random(seed)
     trace = Transformer(layers=10, steps=5)
@@ -126,7 +148,8 @@ def test_no_engine_is_faster_than_the_floor(replays: Replays, pages: int, seed: 
             known.update(row["reads"], row["writes"])
             for _ in range(choice.randrange(3)):
                 actions.append(f"{number}{choice.choice('+-')}{choice.choice(sorted(known))}")
-    result = replays.ours(rows, pages, *actions)
+    result = replays.ours(rows, pages, *actions, **(below(host) if host else {}))
+    assert (result.read_bytes > 0) == (host > 0)
     assert number == len(operators) - 1
     assert result.time_us >= result.ordered_us >= result.compute_us > 0
     assert result.time_us == pytest.approx(result.compute_us + sum(result.stalls_us.values()))

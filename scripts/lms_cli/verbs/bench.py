@@ -160,7 +160,7 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
         raise UsageError(
             f"--iterations {args.iterations}: too few to measure one", f"Give {least} or more."
         )
-    below = (simulate.parse_capacity(args.host), simulate.parse_size(args.disk))
+    below = (simulate.parse_host_memory("--host", args.host), simulate.parse_size(args.disk))
     subjects = [
         cells.subject(workload, card, args.compile, *below)
         for card in args.card or [CARD]

@@ -89,11 +89,7 @@ def host_memory_of(args: argparse.Namespace) -> int:
     """
     from lms_cli import simulate
     from lms_cli.bench.cells import HOST_LIMIT
-    from lms_cli.errors import UsageError
 
     if args.host_memory is None:
         return HOST_LIMIT
-    size = simulate.parse_size(args.host_memory)
-    if size == 0:
-        raise UsageError("--host-memory 0: LMS cannot do without", "Give it some: 64G.")
-    return size
+    return simulate.parse_host_memory("--host-memory", args.host_memory)

@@ -239,10 +239,9 @@ def machine_of(args: argparse.Namespace) -> Any:
     from lms_cli.errors import UsageError
     from lms_cli.trace import replaying
 
-    given: dict[str, Any] = {}
-    for name in ("capacity", "host", "disk"):
-        if (text := getattr(args, name)) is not None:
-            given[name] = simulate.parse_size(text)
+    given: dict[str, Any] = below_of(args)
+    if args.capacity is not None:
+        given["capacity"] = simulate.parse_size(args.capacity)
     for name, field in (("h2d", "in"), ("d2h", "out"), ("both", "both")):
         if (text := getattr(args, name)) is not None:
             given[f"{field}_bandwidth"] = simulate.parse_rate(text)
@@ -253,6 +252,26 @@ def machine_of(args: argparse.Namespace) -> Any:
             "it is not said what to replay on", "Give --card, or --capacity, --h2d and --d2h."
         )
     return replaying.Machine(**given)
+
+
+def below_of(args: argparse.Namespace) -> dict[str, int]:
+    """What there is below the device's memory: fields of the machine.
+
+    Raises:
+        UsageError: that is no size, or nothing would ever come to the disk.
+    """
+    from lms_cli import simulate
+    from lms_cli.errors import UsageError
+
+    disk = 0 if args.disk is None else simulate.parse_size(args.disk)
+    if args.host is not None:
+        return {"host": simulate.parse_host_memory("--host", args.host), "disk": disk}
+    if disk:
+        raise UsageError(
+            "--disk alone: nothing leaves a host that has enough memory",
+            "Say how much the host has: --host 64G.",
+        )
+    return {}
 
 
 def record(args: argparse.Namespace) -> int:
