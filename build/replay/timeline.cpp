@@ -12,6 +12,7 @@ namespace lms_replay {
 namespace {
 
 using at::cuda::lms::Departure;
+using at::cuda::lms::DiskTransfer;
 using at::cuda::lms::HostPieces;
 using at::cuda::lms::PageEntry;
 
@@ -63,6 +64,16 @@ void Timeline::copied(
   if (host) {
     host_stays_[host->front().begin] = on_host_.size();
     on_host_.push_back({storage, begin});
+  }
+}
+
+void Timeline::transferred(const DiskTransfer& transfer, Interval when) {
+  const bool is_write = transfer.kind == DiskTransfer::Kind::kWrite;
+  const size_t storage = number_of(*transfer.page);
+  transfers_.push_back({storage, is_write, when});
+  if (!is_write) {
+    host_stays_[transfer.host.front().begin] = on_host_.size();
+    on_host_.push_back({storage, {when.begin}});
   }
 }
 
@@ -182,6 +193,15 @@ class Timeline::Printer {
                   static_cast<long long>(copy.room),
                   operator_here(copy.used_for)});
     });
+    print_list(
+        "disk", of_.transfers_, [this](const Transferred& transfer, size_t) {
+          return is_inside(transfer.when) &&
+              row(
+                     {transfer.is_write ? 1 : 0,
+                      static_cast<long long>(transfer.storage),
+                      nanoseconds(transfer.when.begin),
+                      nanoseconds(transfer.when.end)});
+        });
     print_list("drops", of_.drops_, [this](const Dropped& drop, size_t) {
       return is_inside({drop.when, drop.when}) &&
           row(
@@ -208,11 +228,15 @@ class Timeline::Printer {
 
   void print_stays(const char* name, const std::vector<Stay>& stays) {
     print_list(name, stays, [this](const Stay& stay, size_t) {
-      const Interval when{
-          stay.begin.copy == kNone ? stay.begin.time
-                                   : link_.interval_of(stay.begin.copy).begin,
-          stay.end.copy == kNone ? stay.end.time
-                                 : link_.interval_of(stay.end.copy).end};
+      Interval when{stay.begin.time, stay.end.time};
+      if (stay.begin.copy != kNone) {
+        const Interval copy = link_.interval_of(stay.begin.copy);
+        when.begin = std::max(when.begin, copy.begin);
+      }
+      if (stay.end.copy != kNone) {
+        const Interval copy = link_.interval_of(stay.end.copy);
+        when.end = std::max(when.end, copy.end);
+      }
       return is_inside(when) &&
           row(
                  {static_cast<long long>(stay.storage),

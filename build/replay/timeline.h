@@ -54,6 +54,8 @@ class Timeline {
       bool is_ahead,
       const void* memory,
       const at::cuda::lms::HostPieces* host);
+  // Between the host's memory and the disk.
+  void transferred(const at::cuda::lms::DiskTransfer& transfer, Interval when);
   // `room`: bytes of memory that an operator wants now; 0: the plan wants it.
   void left(
       const at::cuda::lms::PageEntry& page,
@@ -93,6 +95,11 @@ class Timeline {
     size_t room = 0;
     bool leaves = false; // the device, by this copy
   };
+  struct Transferred {
+    size_t storage;
+    bool is_write;
+    Interval when;
+  };
   struct Dropped {
     size_t storage;
     Time when;
@@ -114,6 +121,7 @@ class Timeline {
   std::vector<Ran> operators_;
   std::vector<Waited> waits_;
   std::vector<Copied> copies_; // all of the link's, in order
+  std::vector<Transferred> transfers_;
   std::vector<Dropped> drops_;
   std::vector<Stay> on_device_;
   std::vector<Stay> on_host_;

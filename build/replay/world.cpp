@@ -250,6 +250,9 @@ void VirtualWorld::transfer(
   if (!is_write) {
     rates_.add_read(queued->bytes, microseconds(takes));
   }
+  if (timeline_) {
+    timeline_->transferred(*queued, {disk_free_ - takes, disk_free_});
+  }
   queued->end =
       std::make_shared<CUevent_st>(CUevent_st{kNoCopy, disk_free_, false});
 }

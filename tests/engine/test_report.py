@@ -135,6 +135,41 @@ def test_a_step_as_the_statistics_have_it(trained: tuple[Path, Path, dict[str, A
     assert lanes == pytest.approx(stats["ms"], rel=0.02)
 
 
+def test_a_disk(device: Device, disk_folder: Path, tmp_path: Path) -> None:
+    """What the engine counts is on its lanes; and virtual time is the same in each run."""
+    if not device.simulated:
+        pytest.skip("needs the timed mode of the simulated device")
+    code = f"""{TRAINING}
+import json, simcuda
+model, step = train(1024, 2048)
+for _ in range(3):
+    step()
+torch.cuda.synchronize()
+before = torch.cuda.lms.stats()
+with torch.cuda.lms.report(sys.argv[1], model=model):
+    step()
+torch.cuda.synchronize()
+stats = {{name: value - before[name] for name, value in torch.cuda.lms.stats().items()}}
+print(json.dumps([stats, simcuda.virtual_time(), simcuda.busy().disk]))
+"""
+    limits = {"PYTORCH_LMS_HOST_LIMIT": "256M", "PYTORCH_LMS_DISK": f"{disk_folder}:800G"}
+    paths = [tmp_path / f"{number}.json" for number in range(2)]
+    first, second = (
+        json.loads(done(device, code, path, env=limits, **(CARD | {"capacity": "512M"})))
+        for path in paths
+    )
+    assert first == second
+    assert paths[0].read_text() == paths[1].read_text()
+    stats = first[0]
+    for lane, name in (("disk to host", "disk_read"), ("host to disk", "disk_write")):
+        assert len(on(lane, paths[0])) == stats[f"lms.{name}.copies"] > 5
+        assert took(lane, paths[0]) == pytest.approx(stats[f"lms.{name}.us"] / 1000, rel=0.01)
+    assert any(
+        "was read from disk" in event["args"]["why"] for event in on("stands still", paths[0])
+    )
+    assert "down.weight" in "".join(event["name"] for event in on("disk to host", paths[0]))
+
+
 def test_a_step_as_a_replay_has_it(
     device: Device, trained: tuple[Path, Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -114,6 +114,57 @@ def test_the_words_of_a_swap() -> None:
     assert row.cells[3] == ""  # what made it was before
 
 
+# Page 1 is on disk. It comes back by way of the memory that page 2 has on the host.
+FROM_DISK = (
+    page(1, on_device=0),
+    page(2, on_device=0, host=4096),
+    {"disk": "write", "storage": 2, "host": 4096, "at": at(0, 2)},
+    op("first", [], [], 0, 2),
+    {"host_free": 4096},
+    {"disk": "read", "storage": 1, "host": 4096, "at": at(2, 5)},
+    copy("in", 1, 5, 6, host=4096),
+    wait("demand", 0, 5, 6),
+    op("second", [1], [], 6, 7),
+    {"host_free": 4096},
+    end(8),
+)
+
+
+def test_a_disk() -> None:
+    recorded, _ = read(*FROM_DISK)
+    transfers = [(one.is_write, one.storage, one.begin / MS, one.end / MS) for one in recorded.disk]
+    assert transfers == [(True, 1, 0, 2), (False, 0, 2, 5)]
+    assert in_ms(recorded.device) == [(0, 5, 8)]
+    assert in_ms(recorded.host) == [(0, 2, 7), (1, 0, 2)]
+    gaps = [(one.begin / MS, one.end / MS) for one in recorded.waits if one.cause == 3]
+    assert gaps == [(2, 5)]
+    assert recorded.events == 2 + 2 + 1 + 2
+
+
+def test_the_words_of_a_disk() -> None:
+    recorded, names = read(*FROM_DISK, known={1: Known("layer.weight", "parameter")})
+    told = Story(recorded, names)
+    assert told.lanes[-2:] == ["disk to host", "host to disk"]
+    whys = {(event.lane, event.begin / MS): event.why for event in told.events()}
+    weight = "layer.weight (parameter, 8.0 MiB)"
+    assert whys["disk to host", 2] == "read into the host's memory; used 1.00 ms later by second"
+    assert whys["host to disk", 0].endswith("used by nothing that was recorded")
+    assert whys["stands still", 2].endswith(f"the host; meanwhile {weight} was read from disk")
+    assert whys["stands still", 5].endswith(f"for {weight} to come to the device")
+    shown = contents("disk", [], 0, recorded, names)
+    assert ("read from disk", "8.0 MiB in 3.00 ms") in shown["facts"]
+    assert ("written to disk", "8.0 MiB in 2.00 ms") in shown["facts"]
+    costly = shown["tables"][0]
+    assert costly["columns"][-1] == "disk"
+    assert [row["cells"][-1] for row in costly["rows"]] == ["3.00 ms", "2.00 ms"]
+
+
+def test_no_disk() -> None:
+    recorded, names = read(*SWAP)
+    shown = contents("none", [], 0, recorded, names)
+    assert "disk" not in json.dumps(shown)
+
+
 def test_what_leaves_without_a_copy() -> None:
     recorded, _ = read(
         page(1, host=4096),

@@ -19,7 +19,7 @@ from lms_cli.trace import reader, replaying
 from replays import machine
 from support import browser
 from support.browser import Browser
-from synthetic_trace import HEADER, Transformer, alloc, op, write
+from synthetic_trace import HEADER, Transformer, alloc, free, op, write
 
 OPTIONS = ("--capacity", "350M", "--h2d", "10G", "--d2h", "10G")
 # What is drawn of all the events, and the time that is shown.
@@ -28,6 +28,10 @@ DRAWN = """(() => {
   return {events: events.kinds.map(kind => kind.begin.length).reduce((a, b) => a + b),
           shown: counts.flat().reduce((a, b) => a + b), drawn: counts.flat().length};
 })()"""
+# What is drawn on the lanes of a disk.
+OF_DISK = """Object.fromEntries(events.kinds.filter(kind => kind.source.includes("disk"))
+  .map(kind => [kind.source, model(kind.source).data.count.length]))"""
+TEXT = "document.body.innerText"
 TIME = "[time().start, time().end]"
 CSS = "getComputedStyle(document.body).backgroundColor"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -150,6 +154,19 @@ def test_a_hundred_thousand_events(chromium: Browser, tmp_path: Path) -> None:
     assert 0 < whole["drawn"] < 10_000 and 0 < zoomed["drawn"] < 10_000
     assert first < 200 and last < 200  # milliseconds
     assert visit.errors == []
+
+
+def test_a_disk(chromium: Browser, tmp_path: Path) -> None:
+    """Two storages leave the host, which has memory for one, and one is read again."""
+    rows = [row for digit in "012" for row in (alloc(int(digit)), op("", digit))]
+    trace = write(tmp_path / "trace.jsonl", [HEADER, *rows, free(2), op("0", "")])
+    options = ("--capacity", "10M", "--host", "15M", "--disk", "1G", "--policy", "original")
+    visit = chromium.visit(view(trace, *options), {"run": OF_DISK}, {"run": TEXT})
+    assert visit.errors == []
+    lanes, text = visit.results
+    assert lanes == {"disk to host: read from disk": 1, "host to disk: written to disk": 2}
+    assert "read from disk\n9.4 MiB in 1.41 ms" in text  # at 7 GB/s
+    assert "written to disk\n18.9 MiB in 3.30 ms" in text  # at 6 GB/s
 
 
 # --- the command line ---

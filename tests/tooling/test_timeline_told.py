@@ -14,8 +14,8 @@ from _lms_timeline.recorded import ASIDE, IN, OUT, Recorded
 from _lms_timeline.story import LANES, Story
 from lms_cli.trace import reader, replaying
 from lms_cli.trace.replaying import Machine, Result
-from replays import BANDWIDTH, ROOM, SWAP, machine
-from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, op, write
+from replays import BANDWIDTH, ROOM, SWAP, below, machine
+from synthetic_trace import HEADER, MIB, PAGE, Transformer, alloc, free, op, write
 
 MS = 1_000_000  # nanoseconds
 LAST_COUNTS = 4  # steps of a trace whose last one is all that is measured
@@ -35,6 +35,15 @@ def swap(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Recorded, Na
     """Page 0 leaves for page 1, and comes back for the last operator, for which page 1 leaves."""
     path = write(tmp_path_factory.mktemp("swap") / "trace", [HEADER, *SWAP])
     return record(path, machine(1), "original")
+
+
+@pytest.fixture(scope="module")
+def from_disk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Recorded, Names]:
+    """The host has memory for one page: pages 0 and 1 are written, and page 0 is read again."""
+    rows = [row for digit in "012" for row in (alloc(int(digit)), op("", digit))]
+    path = tmp_path_factory.mktemp("disk") / "trace"
+    write(path, [HEADER, *rows, free(2), op("0", "")])
+    return record(path, machine(1, **below(1)), "original")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +86,22 @@ def test_the_words_of_a_swap(swap: tuple[Result, Recorded, Names]) -> None:
     wait = told["stands still", 1]
     assert (wait.name, wait.kind) == ("test::to1", "waits for memory")
     assert "for storage 0 (activation, 9.4 MiB) to leave for the host" in wait.why
+
+
+def test_each_event_of_a_disk(from_disk: tuple[Result, Recorded, Names]) -> None:
+    result, found, names = from_disk
+    transfers = [(one.is_write, one.storage, one.begin / MS, one.end / MS) for one in found.disk]
+    assert transfers == [(True, 0, 2, 3), (True, 1, 4, 5), (False, 0, 5, 6)]
+    assert (result.read_bytes, result.written_bytes) == (PAGE, 2 * PAGE)
+    # Page 0 has the memory until page 1 needs it, which has it until page 0 is read.
+    stays = [(one.storage, one.begin / MS, one.end / MS) for one in found.host]
+    assert stays == [(0, 1, 3), (1, 3, 5), (0, 5, 7)]
+    told = {(event.lane, event.begin // MS): event for event in Story(found, names).events()}
+    assert told["disk to host", 5].kind == "read from disk"
+    assert told["disk to host", 5].why.endswith("used 1.00 ms later by test::0to")
+    assert told["host to disk", 2].name == "storage 0 (activation, 9.4 MiB)"
+    wait = told["stands still", 5].why
+    assert wait.endswith("to come to the device, after it was read from disk")
 
 
 def test_chunks_that_ran_as_one(tmp_path: Path) -> None:
@@ -202,6 +227,21 @@ def test_perfetto(swap: tuple[Result, Recorded, Names]) -> None:
     counted = [row for row in rows if row["ph"] == "C" and row["name"] == "device memory"]
     peak = max(sum(row["args"].values()) for row in counted)
     assert peak == PAGE
+
+
+def test_perfetto_with_a_disk(from_disk: tuple[Result, Recorded, Names]) -> None:
+    _, found, names = from_disk
+    rows = json.loads(perfetto.text("disk", found, names))["traceEvents"]
+    threads = {row["args"]["name"]: row["tid"] for row in rows if row["name"] == "thread_name"}
+    assert list(threads) == [*LANES, "disk to host", "host to disk"]
+    slices = [row for row in rows if row["ph"] == "X"]
+    assert len(slices) == found.events
+    for lane, at in (
+        ("disk to host", [(5000, 1000)]),
+        ("host to disk", [(2000, 1000), (4000, 1000)]),
+    ):
+        found_at = [(row["ts"], row["dur"]) for row in slices if row["tid"] == threads[lane]]
+        assert found_at == at
 
 
 def test_any_step_can_be_asked_for(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ def report(
         with torch.cuda.lms.report("step.html", model=model):
             train_step()
 
-    The page has the operators, what is made again, copies, waits, and device and host memory,
-    over time; it is one file, which needs no network. It is drawn by Bokeh 3.4 or newer
-    (``pip install bokeh``). A file whose name ends in ``.json`` is for Perfetto instead
-    (https://ui.perfetto.dev), and needs nothing.
+    The page has the operators, what is made again, copies, what a disk reads and writes, waits,
+    and device and host memory, over time; it is one file, which needs no network. It is drawn by
+    Bokeh 3.4 or newer (``pip install bokeh``). A file whose name ends in ``.json`` is for Perfetto
+    instead (https://ui.perfetto.dev), and needs nothing.
 
     Nothing else changes: neither what LMS decides nor the bits of any result. An operator costs
     some microseconds more on the host. At the end the host waits for the device, and the page

@@ -33,9 +33,15 @@ def contents(
     """
     told = Story(recorded, names)
     events = sorted(told.events(), key=lambda event: event.begin)
+    columns = (*STORAGES, "disk") if recorded.disk else STORAGES
     return {
         "title": title,
-        "facts": [*spent(recorded), *facts, ("events", f"{recorded.events:,}")],
+        "facts": [
+            *spent(recorded),
+            *facts,
+            *of_disk(recorded, names),
+            ("events", f"{recorded.events:,}"),
+        ],
         "ms": max(recorded.ns, SHORTEST) / 1e6,
         "lanes": [[lane, kinds_of(lane, events)] for lane in told.lanes],
         "memory": [
@@ -43,7 +49,7 @@ def contents(
             memory_of("host memory", recorded.host, recorded, names, None),
         ],
         "tables": [
-            table("Storages that cost most", STORAGES, told.costliest_storages()),
+            table("Storages that cost most", columns, told.costliest_storages()),
             table("Longest stalls", WAITS, told.longest_waits()),
         ],
     }
@@ -60,6 +66,20 @@ def spent(recorded: Recorded) -> list[tuple[str, str]]:
         ("made again", story.milliseconds(sum(ran.end - ran.begin for ran in again))),
         ("stood still", story.milliseconds(story.length(list(recorded.waits)))),
     ]
+
+
+def of_disk(recorded: Recorded, names: Names) -> list[tuple[str, str]]:
+    """What was read from a disk and written to it, if there was one."""
+
+    def total(is_write: bool) -> str:
+        transfers = [one for one in recorded.disk if one.is_write == is_write]
+        count = sum(names.storages[one.storage].bytes for one in transfers)
+        took = sum(one.end - one.begin for one in transfers)
+        return f"{story.size(count)} in {story.milliseconds(took)}"
+
+    if not recorded.disk:
+        return []
+    return [("read from disk", total(is_write=False)), ("written to disk", total(is_write=True))]
 
 
 def kinds_of(lane: str, events: list[Event]) -> list[tuple[str, dict[str, list[Any]]]]:

@@ -50,6 +50,8 @@ COLOURS = {
     "out by plan": "#56b4e9",
     "out for room": "#8c510a",
     "moved": "#777777",
+    "read from disk": "#0072b2",
+    "written to disk": "#e69f00",
     "dropped by plan": "#cc79a7",
     "dropped for room": "#8c510a",
     "parameter": "#0072b2",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .named import Names, Operator, Storage
-from .recorded import ASIDE, IN, OUT, Copy, Drop, Ran, Recorded, Stay, Wait
+from .recorded import ASIDE, IN, OUT, Copy, Drop, Ran, Recorded, Stay, Transfer, Wait
 
 SHORTEST = 10_000  # nanoseconds of a wait: less is what it takes to launch something
 DIRECTIONS = {"in": IN, "out": OUT, "move": ASIDE}
@@ -45,6 +45,7 @@ class _Reader:
     waits: list[Wait] = field(default_factory=list)
     latest_waits: list[Wait] = field(default_factory=list)  # since the last operator
     copies: list[Copy] = field(default_factory=list)
+    disk: list[Transfer] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     device: list[Stay] = field(default_factory=list)
     host: list[Stay] = field(default_factory=list)
@@ -74,6 +75,7 @@ class _Reader:
             operators=self.operators,
             waits=sorted([*self.waits, *self._gaps()], key=lambda wait: wait.begin),
             copies=self.copies,
+            disk=self.disk,
             drops=self.drops,
             device=self.device,
             host=self.host,
@@ -202,6 +204,14 @@ class _Reader:
         elif direction == OUT:
             self.away[row["host"]] = (number, begin)
             self.last_out[number] = copy.number
+
+    def _disk(self, _: int, row: dict[str, Any]) -> None:
+        begin, end = times(row)
+        number = self._number(row["storage"])
+        is_write = row["disk"] == "write"
+        self.disk.append(Transfer(is_write, number, begin, end))
+        if not is_write:
+            self.away[row["host"]] = (number, begin)
 
     def _left(self, _: int, row: dict[str, Any]) -> None:
         number, room = self._number(row["left"]), row["room"]

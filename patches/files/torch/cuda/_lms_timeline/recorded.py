@@ -49,6 +49,16 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """Bytes went between the host's memory and a disk."""
+
+    is_write: bool  # to the disk
+    storage: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Drop:
     """Bytes went without a copy, to be made again."""
 
@@ -77,6 +87,7 @@ class Recorded:
     operators: Sequence[Ran]
     waits: Sequence[Wait]
     copies: Sequence[Copy]
+    disk: Sequence[Transfer]
     drops: Sequence[Drop]
     device: Sequence[Stay]
     host: Sequence[Stay]
@@ -84,7 +95,8 @@ class Recorded:
     @property
     def events(self) -> int:
         """How many a timeline shows."""
-        return len(self.operators) + len(self.waits) + len(self.copies) + len(self.drops)
+        kinds = (self.operators, self.waits, self.copies, self.disk, self.drops)
+        return sum(map(len, kinds))
 
 
 def parse(row: dict[str, Any]) -> Recorded:
@@ -96,6 +108,7 @@ def parse(row: dict[str, Any]) -> Recorded:
         operators=[Ran(*numbers) for numbers in row["operators"]],
         waits=[Wait(*numbers) for numbers in row["waits"]],
         copies=[Copy(*numbers) for numbers in row["copies"]],
+        disk=[Transfer(bool(is_write), *numbers) for is_write, *numbers in row["disk"]],
         drops=[Drop(*numbers) for numbers in row["drops"]],
         device=[Stay(*numbers) for numbers in row["device"]],
         host=[Stay(*numbers) for numbers in row["host"]],

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from .named import Names
-from .recorded import ASIDE, CAUSES, IN, OUT, Copy, Drop, Ran, Recorded, Wait
+from .recorded import ASIDE, CAUSES, IN, OUT, Copy, Drop, Ran, Recorded, Transfer, Wait
 
 COMPUTES, AGAIN, STILL = "computes", "made again", "stands still"
+HOST = CAUSES[3]
 LANES = (COMPUTES, AGAIN, STILL, "host to device", "device to host", "within the device", "dropped")
+FROM_DISK, TO_DISK = "disk to host", "host to disk"  # lanes of a step that uses a disk
 COPIES = {IN: "host to device", OUT: "device to host", ASIDE: "within the device"}
 ENDS = {IN: "come to the device", OUT: "leave for the host", ASIDE: "be moved"}
 MOST = 10  # rows of a table
@@ -56,20 +58,27 @@ class Story:
         self.reached = list(accumulate(self.begins, max))  # those of several streams may overlap
         self.programs = _following(recorded.operators)
         self.copies = {copy.number: copy for copy in recorded.copies}
+        reads = (transfer for transfer in recorded.disk if not transfer.is_write)
+        self.reads = sorted(reads, key=lambda read: read.end)
+        self.read_ends = [read.end for read in self.reads]
 
     @property
     def lanes(self) -> list[str]:
-        """From above; what a stream does has one for each stream that does it."""
+        """From above; what a stream does has one for each stream that does it.
+
+        Reads and writes of a disk may overlap, and have a lane each.
+        """
         streams = {
             COMPUTES: {ran.stream for ran in self.recorded.operators if ran.made < 0},
             AGAIN: {ran.stream for ran in self.recorded.operators if ran.made >= 0},
             STILL: {wait.stream for wait in self.recorded.waits},
         }
-        return [
+        lanes = [
             of_stream(lane, stream)
             for lane in LANES
             for stream in sorted({0} | streams.get(lane, set()))
         ]
+        return [*lanes, FROM_DISK, TO_DISK] if self.recorded.disk else lanes
 
     # --- events ---
 
@@ -80,6 +89,7 @@ class Story:
             *(self._ran(number, ran) for number, ran in enumerate(recorded.operators)),
             *map(self._wait, recorded.waits),
             *map(self._copy, recorded.copies),
+            *map(self._transfer, recorded.disk),
             *map(self._drop, recorded.drops),
         ]
 
@@ -99,6 +109,7 @@ class Story:
         why = f"waits for {cause}"
         if copy:
             why += f": for {self._storage(copy.storage)} to {ENDS[copy.direction]}"
+        why += self._read_meanwhile(wait)
         return Event(
             of_stream(STILL, wait.stream),
             f"waits for {cause}",
@@ -129,6 +140,16 @@ class Story:
         name = self._storage(copy.storage)
         return Event(lane, kind, copy.begin, copy.end, name, why, copy.number)
 
+    def _transfer(self, transfer: Transfer) -> Event:
+        name = self._storage(transfer.storage)
+        use = f"used {self._use_after(transfer.storage, transfer.end)}"
+        if transfer.is_write:
+            lane, kind = TO_DISK, "written to disk"
+            why = f"written, so that others can have its memory on the host; {use}"
+        else:
+            lane, kind, why = FROM_DISK, "read from disk", f"read into the host's memory; {use}"
+        return Event(lane, kind, transfer.begin, transfer.end, name, why)
+
     def _drop(self, drop: Drop) -> Event:
         kind, why = self._leaves("dropped", drop.room, drop.used_for)
         why = f"dropped, to be made again: {why}; used again "
@@ -136,6 +157,16 @@ class Story:
         return Event("dropped", kind, drop.time, drop.time, self._storage(drop.storage), why)
 
     # --- words ---
+
+    def _read_meanwhile(self, wait: Wait) -> str:
+        """What came from the disk, if that is what the wait was for or may have been."""
+        first, last = (bisect_right(self.read_ends, time) for time in (wait.begin, wait.end))
+        reads, copy = self.reads[first:last], self.copies.get(wait.copy)
+        if copy and copy.direction == IN and copy.storage in {read.storage for read in reads}:
+            return ", after it was read from disk"
+        if reads and CAUSES[wait.cause] == HOST:
+            return f"; meanwhile {self._storage(reads[-1].storage)} was read from disk"
+        return ""
 
     def _leaves(self, how: str, room: int, used_for: int) -> tuple[str, str]:
         if room:
@@ -195,10 +226,14 @@ class Story:
     # --- what cost most ---
 
     def costliest_storages(self) -> list[Row]:
-        """By the time that their copies took, that they were made again in and waited for."""
+        """By the time that their copies took, that they were made again in and waited for.
+
+        If a disk was used, by the time of its transfers, too, for which there is one cell more.
+        """
         moved: dict[int, int] = defaultdict(int)
         made: dict[int, int] = defaultdict(int)
         waited: dict[int, int] = defaultdict(int)
+        disk: dict[int, int] = defaultdict(int)
         spans: dict[int, list[int]] = defaultdict(list)
         for copy in self.recorded.copies:
             if copy.direction != ASIDE:
@@ -208,22 +243,26 @@ class Story:
             if ran.made >= 0:
                 made[ran.made] += ran.end - ran.begin
                 spans[ran.made] += [ran.begin, ran.end]
+        for transfer in self.recorded.disk:
+            disk[transfer.storage] += transfer.end - transfer.begin
+            spans[transfer.storage] += [transfer.begin, transfer.end]
         for wait in self.recorded.waits:
             if copy_of := self.copies.get(wait.copy):
                 waited[copy_of.storage] += wait.end - wait.begin
-        cost = {number: moved[number] + made[number] + waited[number] for number in spans}
+        shares = [moved, made, waited, *([disk] if self.recorded.disk else [])]
+        times = {number: [share[number] for share in shares] for number in spans}
         return [
-            self._storage_row(number, moved[number], made[number], waited[number], spans[number])
-            for number in sorted(cost, key=lambda number: (-cost[number], number))[:MOST]
+            self._storage_row(number, times[number], spans[number])
+            for number in sorted(spans, key=lambda number: (-sum(times[number]), number))[:MOST]
         ]
 
-    def _storage_row(self, number: int, moved: int, made: int, waited: int, at: list[int]) -> Row:
+    def _storage_row(self, number: int, times: list[int], at: list[int]) -> Row:
         storage = self.names.storages[number]
         is_known = storage.uses and not storage.is_older
         maker = self.names.operators[storage.uses[0]].label if is_known else ""
         cells = (
             *(storage.name or str(storage.identity), storage.kind, size(storage.bytes), maker),
-            *map(milliseconds, (moved, made, waited)),
+            *map(milliseconds, times),
         )
         return Row(cells, min(at), max(at))
 

@@ -275,6 +275,9 @@ void CudaWorld::transfer(
     Event begin = record_timed_event(index_, stream);
     queue_on(stream, queued);
     queued->end = record_timed_event(index_, stream);
+    if (Trace* report = Trace::report_of(index_)) {
+      report->add_transfer(*queued, begin, queued->end);
+    }
     times_.add(
         is_write ? Activity::kWriteDisk : Activity::kReadDisk,
         std::move(begin),

@@ -55,11 +55,13 @@ namespace at::cuda::lms {
 //   {"left": 1, "how": "copied", "room": 512}
 //   {"wait": "memory", "copy": 0, "stream": 0, "at": [7.0, 9.5]}
 //   {"made": 1, "op": "aten::mul", "stream": 0, "at": [9.5, 11.0]}
+//   {"disk": "write", "storage": 1, "host": 64, "at": [9.5, 19.5]}
 //   {"host_free": 64}
 //   {"module": "layers.3"}
 //
-// Copies are numbered from 0 on; `host` is where a copy's first bytes lie. A
-// wait names the last copy that it is for, or -1.
+// Copies are numbered from 0 on; `host` is where a copy's first bytes lie, or
+// those of a transfer between host and disk. A wait names the last copy that it
+// is for, or -1.
 
 // What is being recorded in the process, a trace or a report. Thread safe.
 class Trace {
@@ -121,6 +123,10 @@ class Trace {
 
   // The same, of a report.
   void add_copy(const Copy& copy, const Event& begin, const Event& end);
+  void add_transfer(
+      const DiskTransfer& transfer,
+      const Event& begin,
+      const Event& end);
   void add_departure(const Page& page, Departure how, size_t room);
   void add_wait(
       cudaStream_t stream,

@@ -19,6 +19,10 @@ const char* name_of(Copy::Kind kind) {
                                  : "move";
 }
 
+const char* name_of(DiskTransfer::Kind kind) {
+  return kind == DiskTransfer::Kind::kRead ? "read" : "write";
+}
+
 const char* name_of(Departure how) {
   return how == Departure::kCopied ? "copied"
       : how == Departure::kClean   ? "clean"
@@ -95,9 +99,11 @@ void Trace::enter_module(const std::string& name) {
 // A storage that is there when the report begins.
 void Trace::add_page(const PageEntry& page) {
   const bool is_here = page.state == PageEntry::State::kResident;
+  const bool is_read = page.host.empty() && page.transfer; // from disk, now
   add(R"({"page": )" + std::to_string(page.id) + R"(, "bytes": )" +
       std::to_string(page.bytes) + R"(, "on_device": )" +
-      (is_here ? "1" : "0") + R"(, "host": )" + address_of(page.host));
+      (is_here ? "1" : "0") + R"(, "host": )" +
+      address_of(is_read ? page.transfer->host : page.host));
 }
 
 void Trace::add_copy(const Copy& copy, const Event& begin, const Event& end) {
@@ -107,6 +113,18 @@ void Trace::add_copy(const Copy& copy, const Event& begin, const Event& end) {
           std::to_string(copy.page.id) + R"(, "ahead": )" +
           (copy.is_ahead ? "1" : "0") + R"(, "host": )" +
           (copy.host ? address_of(*copy.host) : "0"),
+      begin,
+      end);
+}
+
+void Trace::add_transfer(
+    const DiskTransfer& transfer,
+    const Event& begin,
+    const Event& end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add(std::string(R"({"disk": ")") + name_of(transfer.kind) +
+          R"(", "storage": )" + std::to_string(transfer.page->id) +
+          R"(, "host": )" + address_of(transfer.host),
       begin,
       end);
 }
