@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from lms_bench import catalogue
 from lms_cli import simulate
-from lms_cli.bench import cells
+from lms_cli.bench import cells, lower_bounds
+from lms_cli.trace import reader
 from lms_cli.verbs import bench
+from simcuda import cards
 from support.triton import needs_headers
 
 CARD = "A100-SXM-40GB"
@@ -140,22 +142,60 @@ def test_every_workload_is_the_model_it_says(device):
     assert millions == SIZES
 
 
-def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def command(device, tmp_path, monkeypatch, capsys):
+    """Runs `lms bench` with a rival on gpt-tiny; what it printed, and results.json."""
     if not device.simulated:
         pytest.skip("cells run in virtual time")
     monkeypatch.setattr(simulate, "build", lambda environment: device.build)
-    parser = argparse.ArgumentParser()
-    bench.configure_parser(parser.add_subparsers())
-    arguments = ["bench", "--workload", "gpt-tiny", "--rival", "lms", "--ratio", "2", "--jobs", "1"]
-    arguments += ["--environment", sys.prefix, "--out", str(tmp_path)]
-    args = parser.parse_args([*arguments, "--markdown", str(tmp_path / "tables.md")])
-    assert bench.execute(args) == 0
-    shown = capsys.readouterr()
+
+    def run(rival, *options, ratio=2, out=tmp_path):
+        parser = argparse.ArgumentParser()
+        bench.configure_parser(parser.add_subparsers())
+        arguments = ["bench", "--workload", "gpt-tiny", "--rival", rival]
+        arguments += ["--ratio", f"{ratio:g}"]
+        arguments += ["--jobs", "1", "--environment", sys.prefix, "--out", str(out)]
+        args = parser.parse_args([*arguments, "--markdown", str(tmp_path / "tables.md"), *options])
+        assert bench.execute(args) == 0
+        return capsys.readouterr(), json.loads((out / "results.json").read_text())
+
+    return run
+
+
+def test_the_whole_command(command, tmp_path):
+    shown, results = command("lms")
     assert "gpt-tiny, batch 8, A100-SXM-40GB: lms at 2: " in shown.err
     assert f"results: {tmp_path / 'results.json'}" in shown.out
-    ideal, lms = json.loads((tmp_path / "results.json").read_text())["cells"]
+    ideal, lms = results["cells"]
     assert (ideal["rival"], ideal["of_ideal"], lms["rival"]) == ("ideal", 1, "lms")
     assert 0 < lms["of_ideal"] < 1 and lms["peak_reserved_bytes"] <= lms["capacity_bytes"]
     assert "| lms |" in (tmp_path / "tables.md").read_text()
     pictures = [Path(line[9:]) for line in shown.out.splitlines() if line.startswith("picture: ")]
     assert len(pictures) == 2 and all(path.is_file() for path in pictures)
+
+
+def test_the_whole_command_with_a_disk(command, disk_folder):
+    options = ("--host", "64M", "--disk", "800G")
+    shown, results = command("lms_copies", *options, ratio=1.6, out=disk_folder)
+    assert results["command"].endswith(" ".join(options))
+    title = "gpt-tiny, batch 8, A100-SXM-40GB, 0.0625 GiB of host memory and a disk"
+    assert f"{title}: lms_copies at 1.6: " in shown.err
+    ideal, lms = results["cells"]
+    for cell in (ideal, lms):
+        assert (cell["title"], cell["host"], cell["disk"]) == (title, 64 << 20, 800 << 30)
+    assert lms["peak_page_locked_bytes"] <= lms["host"]
+    # It was used, and its time is the card's; nobody who trains the ideal sees it.
+    moved = [lms["lms_step"][f"lms.disk_{way}.bytes"] for way in ("read", "write")]
+    card = cards.card(CARD)["disk"]
+    assert min(moved) > 1e7
+    expected = 1e9 * (moved[0] / card["read"] + moved[1] / card["write"])
+    assert lms["busy_ns"]["disk"] == pytest.approx(expected, rel=0.05)
+    assert not ideal["busy_ns"].get("disk")
+    # The bound and the replay are of a machine with the same.
+    bound = lms["bound"]
+    assert bound["replay_ns"] > bound["floor_ns"] > bound["step_ns"]
+    (trace,) = (disk_folder / "traces").iterdir()
+    capacity = lms["capacity_bytes"]
+    without = lower_bounds.bound(reader.read(trace), capacity, simulate.card(CARD))
+    assert without.floor_ns < bound["floor_ns"] and without.replay_ns < bound["replay_ns"]
+    assert list(disk_folder.glob("*-disk-gantt.png"))

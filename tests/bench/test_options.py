@@ -27,6 +27,10 @@ def lms(monkeypatch):
         (["--ratio", "nan"], "--ratio nan: out of range"),
         (["--iterations", "3"], "--iterations 3: too few"),
         (["--jobs", "0"], "--jobs 0: at least one"),
+        (["--host", "0"], "--host 0: LMS cannot do without"),
+        (["--host", "much"], "much is not a size"),
+        (["--disk", "lots"], "lots is not a size"),
+        (["--disk", "-1"], "-1 is not a size"),
         (["--compile", "--rival", "save_on_cpu"], "save_on_cpu cannot train a compiled model"),
         (["--release", "1.0"], "1.0"),
     ],
@@ -83,6 +87,18 @@ def test_compiled_models_are_subjects_of_their_own(chosen, capsys):
     assert command == "./scripts/lms bench --workload gpt-tiny --compile"
     eager = bench_cells.subject("gpt-tiny", compiled.card)
     assert eager != compiled and eager.slug != compiled.slug
+
+
+def test_a_host_and_its_disk_are_part_of_the_subject(chosen):
+    arguments = ["--workload", "gpt-tiny", "--host", "1.5G", "--disk", "800G"]
+    (subjects, _, _), command = chosen(*arguments)
+    (limited,) = subjects
+    assert (limited.host, limited.disk) == (3 << 29, 800 << 30)
+    assert limited.title == "gpt-tiny, batch 8, A100-SXM-40GB, 1.5 GiB of host memory and a disk"
+    assert command == "./scripts/lms bench " + " ".join(arguments)
+    usual = bench_cells.subject("gpt-tiny", limited.card)
+    assert (usual.host, usual.disk) == (512 << 30, 0)
+    assert usual != limited and usual.slug != limited.slug
 
 
 def test_the_list_names_everything(lms, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import made_up
@@ -139,6 +140,19 @@ def test_what_a_cell_runs_with(bench):
     assert lms["PYTORCH_LMS_LIMIT"] == str(5 * made_up.GIB)
     assert "'capacity': 5368709120" in lms["SETTINGS"] and "'timed'" in lms["SETTINGS"]
     assert not [name for name in ideal if name.startswith("PYTORCH_LMS")]
+
+
+def test_what_a_cell_with_a_disk_runs_with(bench, tmp_path):
+    subject = replace(made_up.SUBJECT, host=made_up.GIB, disk=7 * made_up.GIB)
+    cell = replace(made_up.cell("lms", 2), subject=subject)
+    _, ran = bench([cell])
+    assert ran["lms"]["PYTORCH_LMS_HOST_LIMIT"] == str(made_up.GIB)
+    assert ran["lms"]["PYTORCH_LMS_DISK"] == f"{tmp_path / 'out'}:{7 * made_up.GIB}"
+    # The trace is recorded where all of it fits.
+    _, ran = bench(work=lambda runner: runner.trace(subject, 6))
+    assert ran["recording"]["PYTORCH_LMS_HOST_LIMIT"] == str(512 * made_up.GIB)
+    assert "PYTORCH_LMS_DISK" not in ran["recording"]
+    assert "PYTORCH_LMS_DISK" not in bench([made_up.cell("lms", 2)])[1]["lms"]
 
 
 def measure(runner):
