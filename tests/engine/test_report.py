@@ -9,72 +9,11 @@ from typing import Any
 import pytest
 from lms_cli import paths
 from lms_cli.environments import toolbox
+from reports import CARD, TRAINING, done, events, on, run, took
 from support import browser
-from support.child import Finished
 from support.device import Device
 
-LMS = {"PYTORCH_LMS": "1"}
-CARD = {"kernels": "timed", "card": "A100-PCIe-40GB", "capacity": "2G"}
 LIMITS = {"PYTORCH_LMS_HOST_LIMIT": "8G"}
-
-# Trains something that needs twice the memory: it copies, and makes bytes again.
-TRAINING = """
-import sys, torch
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.norm, self.act, self.drop = nn.LayerNorm(size), nn.GELU(), nn.Dropout(0.1)
-        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
-
-    def forward(self, x):
-        return x + self.down(self.drop(self.act(self.up(self.norm(x)))))
-
-def train(size, rows, blocks=8):
-    torch.manual_seed(0)
-    model = nn.Sequential(*(Block(size) for _ in range(blocks))).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    x = torch.ones(rows, size, device="cuda")
-    def step():
-        torch.cuda.lms.step()
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-    return model, step
-"""
-
-
-def run(device: Device, code: str, *arguments: Any, **settings: Any) -> Finished:
-    settings = {"capacity": "64M"} | settings
-    env = {**LMS, **settings.pop("env", {})}
-    if not device.simulated:
-        env["PYTORCH_LMS_LIMIT"] = settings["capacity"]
-    return device.run("-c", code, *arguments, env=env, **settings)
-
-
-def done(device: Device, code: str, *arguments: Any, **settings: Any) -> str:
-    finished = run(device, code, *arguments, **settings)
-    assert finished.status == 0, finished.stderr
-    return finished.stdout
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    """The slices of a file for Perfetto, each with its lane."""
-    rows = json.loads(path.read_text())["traceEvents"]
-    lanes = {row["tid"]: row["args"]["name"] for row in rows if row["name"] == "thread_name"}
-    return [row | {"lane": lanes[row["tid"]]} for row in rows if row["ph"] == "X"]
-
-
-def on(lane: str, path: Path) -> list[dict[str, Any]]:
-    return [event for event in events(path) if event["lane"] == lane]
-
-
-def took(lane: str, path: Path) -> float:
-    """Milliseconds."""
-    return sum(event["dur"] for event in on(lane, path)) / 1000
 
 
 @pytest.fixture(scope="session")
@@ -133,41 +72,6 @@ def test_a_step_as_the_statistics_have_it(trained: tuple[Path, Path, dict[str, A
     # The lanes of the compute stream leave no time out.
     lanes = sum(took(lane, path) for lane in ("computes", "made again", "stands still"))
     assert lanes == pytest.approx(stats["ms"], rel=0.02)
-
-
-def test_a_disk(device: Device, disk_folder: Path, tmp_path: Path) -> None:
-    """What the engine counts is on its lanes; and virtual time is the same in each run."""
-    if not device.simulated:
-        pytest.skip("needs the timed mode of the simulated device")
-    code = f"""{TRAINING}
-import json, simcuda
-model, step = train(1024, 2048)
-for _ in range(3):
-    step()
-torch.cuda.synchronize()
-before = torch.cuda.lms.stats()
-with torch.cuda.lms.report(sys.argv[1], model=model):
-    step()
-torch.cuda.synchronize()
-stats = {{name: value - before[name] for name, value in torch.cuda.lms.stats().items()}}
-print(json.dumps([stats, simcuda.virtual_time(), simcuda.busy().disk]))
-"""
-    limits = {"PYTORCH_LMS_HOST_LIMIT": "256M", "PYTORCH_LMS_DISK": f"{disk_folder}:800G"}
-    paths = [tmp_path / f"{number}.json" for number in range(2)]
-    first, second = (
-        json.loads(done(device, code, path, env=limits, **(CARD | {"capacity": "512M"})))
-        for path in paths
-    )
-    assert first == second
-    assert paths[0].read_text() == paths[1].read_text()
-    stats = first[0]
-    for lane, name in (("disk to host", "disk_read"), ("host to disk", "disk_write")):
-        assert len(on(lane, paths[0])) == stats[f"lms.{name}.copies"] > 5
-        assert took(lane, paths[0]) == pytest.approx(stats[f"lms.{name}.us"] / 1000, rel=0.01)
-    assert any(
-        "was read from disk" in event["args"]["why"] for event in on("stands still", paths[0])
-    )
-    assert "down.weight" in "".join(event["name"] for event in on("disk to host", paths[0]))
 
 
 def test_a_step_as_a_replay_has_it(
