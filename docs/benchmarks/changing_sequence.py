@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+import children
 import simcuda
 import torch
 from torch import nn
@@ -168,21 +165,15 @@ def traffic() -> int:
 
 def run(case: str, capacity: int, **variables: str) -> Outcome:
     """Run the case in a process of its own."""
-    environment = simcuda.environment(
-        Path(os.environ["SIMCUDA_OPS_LIBRARY"]).parent.parent,
-        kernels="timed",
+    found = children.run(
+        *(__file__, "--case", case),
         card=CARD,
         capacity=capacity,
-        base=dict(os.environ),
+        PYTORCH_LMS_LIMIT=str(capacity),
+        PYTORCH_LMS_HOST_LIMIT=str(512 * GIB),
+        **variables,
     )
-    environment["PYTORCH_LMS_HOST_LIMIT"] = str(512 * GIB)
-    environment["PYTORCH_LMS_HOST_LEDGER"] = "none"  # on a host of its own
-    environment["PYTORCH_LMS_LIMIT"] = str(capacity)
-    command = [sys.executable, __file__, "--case", case]
-    done = subprocess.run(
-        command, env=environment | variables, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return Outcome(**json.loads(done.stdout))
+    return Outcome(**found)
 
 
 def main() -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+import children
 import simcuda
 import torch
 from lms_bench import catalogue
@@ -108,20 +105,15 @@ def ready() -> int:
 def run(program: str, hint: str) -> float:
     """Milliseconds, in a process of its own."""
     capacity = int(PROGRAMS[program][1] * GIB) // PIECE * PIECE
-    environment = simcuda.environment(
-        Path(os.environ["SIMCUDA_OPS_LIBRARY"]).parent.parent,
-        kernels="timed",
+    found = children.run(
+        *(__file__, "--program", program, "--hint", hint),
         card=CARD,
         capacity=capacity,
-        base=dict(os.environ),
+        PYTORCH_LMS="1",
+        PYTORCH_LMS_LIMIT=str(capacity),
+        PYTORCH_LMS_HOST_LIMIT=str(512 * GIB),
     )
-    environment["PYTORCH_LMS"] = "1"
-    environment["PYTORCH_LMS_HOST_LIMIT"] = str(512 * GIB)
-    environment["PYTORCH_LMS_HOST_LEDGER"] = "none"  # on a host of its own
-    environment["PYTORCH_LMS_LIMIT"] = str(capacity)
-    command = [sys.executable, __file__, "--program", program, "--hint", hint]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return float(json.loads(done.stdout))
+    return float(found)
 
 
 def main() -> None:

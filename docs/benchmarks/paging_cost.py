@@ -19,17 +19,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import random
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+import children
 import simcuda
 import torch
 
@@ -108,20 +105,14 @@ def paged_in() -> int:
 def run(case: str, storages: int, size: int) -> Cost:
     """Run the case in a process of its own."""
     share = SHARE_THAT_FITS if case in ("planned", "demand") else 2.0
-    variables = simcuda.environment(
-        Path(os.environ["SIMCUDA_OPS_LIBRARY"]).parent.parent,
-        kernels="timed",
+    found = children.run(
+        *(__file__, "--case", case, "--storages", str(storages), "--size", str(size)),
         card="H200-141GB",
         capacity=int(share * storages * size) + GIB // 4,
-        base=dict(os.environ),
+        PYTORCH_LMS="0" if case == "off" else "1",
+        PYTORCH_LMS_HOST_LIMIT=str(storages * size + GIB),
     )
-    variables["PYTORCH_LMS"] = "0" if case == "off" else "1"
-    variables["PYTORCH_LMS_HOST_LIMIT"] = str(storages * size + GIB)
-    variables["PYTORCH_LMS_HOST_LEDGER"] = "none"  # on a host of its own
-    command = [sys.executable, __file__, "--case", case]
-    command += ["--storages", str(storages), "--size", str(size)]
-    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
-    return Cost(**json.loads(done.stdout))
+    return Cost(**found)
 
 
 def main() -> None:
