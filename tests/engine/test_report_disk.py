@@ -21,14 +21,15 @@ model, step = train(1024, 2048)
 for _ in range(3):
     step()
 torch.cuda.synchronize()
-before, begin = torch.cuda.lms.stats(), simcuda.virtual_time()
+before, begin, busy = torch.cuda.lms.stats(), simcuda.virtual_time(), simcuda.busy()
 with torch.cuda.lms.report(sys.argv[1], model=model):
     for _ in range({STEPS}):
         step()
 torch.cuda.synchronize()
 stats = {{name: value - before[name] for name, value in torch.cuda.lms.stats().items()}}
 ms = (simcuda.virtual_time() - begin) / 1e6 / {STEPS}
-print(json.dumps(stats | {{"ms": ms, "disk": simcuda.busy().disk}}))
+computes, disk = simcuda.busy().compute - busy.compute, simcuda.busy().disk - busy.disk
+print(json.dumps(stats | {{"ms": ms, "computes": computes, "disk": disk}}))
 """
 
 
@@ -54,6 +55,8 @@ def check_report(path: Path, stats: dict[str, Any]) -> None:
         assert took(lane, path) == pytest.approx(stats[f"lms.{name}.us"] / 1000, rel=0.01)
     assert any("was read from disk" in event["args"]["why"] for event in on("stands still", path))
     assert any("down.weight" in event["name"] for event in on("disk to host", path))
+    # Where the host waits within an operator, the operator is not running.
+    assert took("computes", path) == pytest.approx(stats["computes"] / 1e6, rel=0.05)
 
 
 def check_replay(device: Device, trace: Path, stats: dict[str, Any]) -> None:

@@ -159,6 +159,24 @@ def test_the_words_of_a_disk() -> None:
     assert [row["cells"][-1] for row in costly["rows"]] == ["3.00 ms", "2.00 ms"]
 
 
+def test_the_host_waits_for_a_disk() -> None:
+    """Within an operator, which needs memory: it has not begun until the host goes on."""
+    recorded, names = read(
+        page(1, on_device=0, host=4096),
+        {"disk": "write", "storage": 1, "host": 4096, "at": at(0, 2)},
+        op("first", [], [], 0, 1),
+        wait("host", -1, 1, 2),
+        op("second", [], [], 1, 3),
+        end(3),
+    )
+    ran = [(one.begin / MS, one.end / MS) for one in recorded.operators]
+    assert ran == [(0, 1), (2, 3)]
+    assert [(one.cause, one.before) for one in recorded.waits] == [(3, 1)]
+    (told,) = (event for event in Story(recorded, names).events() if event.is_wait)
+    assert told.kind == "waits for the host"
+    assert told.why.endswith("; meanwhile storage 1 (other, 8.0 MiB) was written to disk")
+
+
 def test_no_disk() -> None:
     recorded, names = read(*SWAP)
     shown = contents("none", [], 0, recorded, names)

@@ -12,8 +12,8 @@ from .recorded import ASIDE, IN, OUT, Copy, Drop, Ran, Recorded, Stay, Transfer,
 
 SHORTEST = 10_000  # nanoseconds of a wait: less is what it takes to launch something
 DIRECTIONS = {"in": IN, "out": OUT, "move": ASIDE}
-CAUSES = {"demand": 0, "ahead": 1, "memory": 2}
 HOST = 3  # of recorded.CAUSES
+CAUSES = {"demand": 0, "ahead": 1, "memory": 2, "host": HOST}
 
 
 @dataclass(frozen=True)

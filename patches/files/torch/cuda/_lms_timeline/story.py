@@ -58,9 +58,8 @@ class Story:
         self.reached = list(accumulate(self.begins, max))  # those of several streams may overlap
         self.programs = _following(recorded.operators)
         self.copies = {copy.number: copy for copy in recorded.copies}
-        reads = (transfer for transfer in recorded.disk if not transfer.is_write)
-        self.reads = sorted(reads, key=lambda read: read.end)
-        self.read_ends = [read.end for read in self.reads]
+        self.transfers = sorted(recorded.disk, key=lambda transfer: transfer.end)
+        self.transfer_ends = [transfer.end for transfer in self.transfers]
 
     @property
     def lanes(self) -> list[str]:
@@ -109,7 +108,7 @@ class Story:
         why = f"waits for {cause}"
         if copy:
             why += f": for {self._storage(copy.storage)} to {ENDS[copy.direction]}"
-        why += self._read_meanwhile(wait)
+        why += self._disk_meanwhile(wait)
         return Event(
             of_stream(STILL, wait.stream),
             f"waits for {cause}",
@@ -158,14 +157,15 @@ class Story:
 
     # --- words ---
 
-    def _read_meanwhile(self, wait: Wait) -> str:
-        """What came from the disk, if that is what the wait was for or may have been."""
-        first, last = (bisect_right(self.read_ends, time) for time in (wait.begin, wait.end))
-        reads, copy = self.reads[first:last], self.copies.get(wait.copy)
-        if copy and copy.direction == IN and copy.storage in {read.storage for read in reads}:
+    def _disk_meanwhile(self, wait: Wait) -> str:
+        """What the disk has done, if that is what the wait was for or may have been."""
+        first, last = (bisect_right(self.transfer_ends, time) for time in (wait.begin, wait.end))
+        done, copy = self.transfers[first:last], self.copies.get(wait.copy)
+        if copy and copy.direction == IN and copy.storage in _read(done):
             return ", after it was read from disk"
-        if reads and CAUSES[wait.cause] == HOST:
-            return f"; meanwhile {self._storage(reads[-1].storage)} was read from disk"
+        if done and CAUSES[wait.cause] == HOST:
+            how = "written to" if done[-1].is_write else "read from"
+            return f"; meanwhile {self._storage(done[-1].storage)} was {how} disk"
         return ""
 
     def _leaves(self, how: str, room: int, used_for: int) -> tuple[str, str]:
@@ -283,6 +283,11 @@ class Story:
 def of_stream(lane: str, stream: int) -> str:
     """What a lane is called that shows what one stream does."""
     return f"{lane}, stream {stream + 1}" if stream else lane
+
+
+def _read(transfers: Sequence[Transfer]) -> set[int]:
+    """The storages that were read from disk."""
+    return {transfer.storage for transfer in transfers if not transfer.is_write}
 
 
 def _following(operators: Sequence[Ran]) -> list[int]:

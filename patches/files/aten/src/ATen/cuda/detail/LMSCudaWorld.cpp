@@ -3,7 +3,9 @@
 #include <ATen/cuda/detail/LMSAllocator.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSCorePageTable.h>
+#include <ATen/cuda/detail/LMSCudaCaptures.h>
 #include <ATen/cuda/detail/LMSHostDisk.h>
+#include <ATen/cuda/detail/LMSOperatorTouched.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -243,7 +245,18 @@ void CudaWorld::free_on_host(HostPieces pieces, Event ready) {
 }
 
 bool CudaWorld::finish(HostMemory::Wait& wait) {
-  return HostMemory::get().finish(wait);
+  Trace* report = wait.is_needed() ? Trace::report_of(index_) : nullptr;
+  if (!report || is_capturing()) {
+    return HostMemory::get().finish(wait);
+  }
+  // The stream stands still from when it gets here, and nothing else is queued
+  // on it until the host goes on.
+  cudaStream_t stream = current_stream(index_);
+  const Event begin = record_timed_event(index_, stream);
+  const bool has_waited = HostMemory::get().finish(wait);
+  report->add_wait(
+      stream, {}, std::nullopt, begin, record_timed_event(index_, stream));
+  return has_waited;
 }
 
 bool CudaWorld::has_disk() const {

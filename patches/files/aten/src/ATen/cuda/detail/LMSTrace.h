@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <unordered_map>
@@ -61,7 +62,8 @@ namespace at::cuda::lms {
 //
 // Copies are numbered from 0 on; `host` is where a copy's first bytes lie, or
 // those of a transfer between host and disk. A wait names the last copy that it
-// is for, or -1.
+// is for, or -1; "host" is one for the host, which waits for memory of its own
+// or for a disk.
 
 // What is being recorded in the process, a trace or a report. Thread safe.
 class Trace {
@@ -121,7 +123,7 @@ class Trace {
       const Span& span,
       const Ingredients* recipe);
 
-  // The same, of a report.
+  // The same, of a report; a wait for the host comes without the mutex.
   void add_copy(const Copy& copy, const Event& begin, const Event& end);
   void add_transfer(
       const DiskTransfer& transfer,
@@ -131,7 +133,7 @@ class Trace {
   void add_wait(
       cudaStream_t stream,
       const Events& events,
-      Activity cause,
+      std::optional<Activity> cause, // none: the host
       const Event& begin,
       const Event& end);
   void add_made(

@@ -29,10 +29,11 @@ const char* name_of(Departure how) {
                                    : "dropped";
 }
 
-const char* name_of(Activity cause) {
-  return cause == Activity::kWaitForDemand ? "demand"
-      : cause == Activity::kWaitForAhead   ? "ahead"
-                                           : "memory";
+const char* name_of(std::optional<Activity> cause) {
+  return !cause                           ? "host"
+      : cause == Activity::kWaitForDemand ? "demand"
+      : cause == Activity::kWaitForAhead  ? "ahead"
+                                          : "memory";
 }
 
 // Where the first bytes lie; 0: nowhere.
@@ -138,7 +139,7 @@ void Trace::add_departure(const Page& page, Departure how, size_t room) {
 void Trace::add_wait(
     cudaStream_t stream,
     const Events& events,
-    Activity cause,
+    std::optional<Activity> cause,
     const Event& begin,
     const Event& end) {
   std::lock_guard<std::mutex> lock(mutex_);
