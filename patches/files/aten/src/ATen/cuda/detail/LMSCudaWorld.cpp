@@ -201,7 +201,7 @@ void CudaWorld::wait(
   if (counted) {
     Event end = record_timed_event(index_, stream);
     if (Trace* report = Trace::report_of(index_)) {
-      report->add_wait(stream, events, *counted, begin, end);
+      report->add_wait(stream, events, counted, begin, end);
     }
     times_.add(*counted, std::move(begin), std::move(end));
   }
