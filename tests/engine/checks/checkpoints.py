@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import resource
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import simcuda
 import torch
-from harness import assert_same, lms, raises, run_tests
+from harness import Worker, assert_same, lms, raises, run_tests
 from torch import Tensor, nn
 from torch.testing._internal.common_utils import TestCase
 
@@ -67,6 +69,11 @@ def expect_trained(model: Model) -> None:
         assert_same(layer.weight.float(), expected_of(number))
     assert model.last.bias.eq(3).all() and model.count.item() == 7
     assert model.nothing.shape == (0,) and model.nothing.is_cuda
+
+
+def assert_all_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
 
 
 def folder_for(test: TestCase) -> Path:
@@ -174,6 +181,155 @@ class TestCheckpoints(TestCase):
             assert_same(getattr(module, name).resolve_conj(), tensor.cpu().resolve_conj())
 
 
+class Loaded:
+    """What loading a model has cost."""
+
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
+        before = lms.stats()
+        torch.cuda.reset_peak_memory_stats()
+        self.model = on_meta(dtype=dtype)
+        lms.load(self.model, path)
+        now = lms.stats()
+        self.reserved = torch.cuda.max_memory_reserved()
+        moved = ("lms.page_in.bytes", "lms.page_out.bytes", "reclaimed")
+        self.moved = sum(now[name] - before[name] for name in moved)
+        self.away = now["lms.paged_out_bytes.current"] - before["lms.paged_out_bytes.current"]
+        self.on_host = now["lms.host_bytes.current"] - before["lms.host_bytes.current"]
+        self.managed = now["lms.managed.all.current"] - before["lms.managed.all.current"]
+
+
+class TestWhereTensorsGo(TestCase):
+    """The device is filled; all others begin on the host, and nothing is paged out for them."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        model, cls.path = trained(), Path(folder.name) / "model.safetensors"
+        cls.path_of_torch = cls.path.with_suffix(".pt")
+        lms.save(model, cls.path)
+        torch.save(model.state_dict(), cls.path_of_torch)
+
+    def setUp(self) -> None:
+        super().setUp()
+        torch.cuda.empty_cache()
+        torch.cuda.set_limit_lms(LIMIT)
+
+    def tearDown(self) -> None:
+        torch.ops.lms.set_chaos(False)
+        torch.cuda.set_enabled_lms(True)
+        lms.set_host_limit(0)
+        torch.cuda.set_limit_lms(0)
+        super().tearDown()
+
+    def expect_no_detour(self, loaded: Loaded, bytes_: int) -> None:
+        assert loaded.moved == 0, loaded.moved
+        assert loaded.reserved <= LIMIT, loaded.reserved
+        assert bytes_ - LIMIT <= loaded.away <= bytes_ - LIMIT // 2, loaded.away
+        assert loaded.on_host == loaded.away, (loaded.on_host, loaded.away)
+        assert loaded.managed == LAYERS + 2, loaded.managed  # bias and count
+        expect_trained(loaded.model)
+
+    def test_no_detour(self) -> None:
+        loaded = Loaded(self.path)
+        self.expect_no_detour(loaded, LAYERS * WIDTH * WIDTH * 4)
+        away = [layer.weight for layer in loaded.model.layers if not lms.is_resident(layer.weight)]
+        assert away
+        loaded.model(torch.ones(1, WIDTH, device="cuda")).sum().backward()
+
+    def test_over_the_link(self) -> None:
+        if not simcuda.active():
+            self.skipTest("nobody else counts the bytes")
+        before = simcuda.stats()
+        loaded = Loaded(self.path)
+        now = simcuda.stats()
+        crossed = now.host_to_device_bytes - before.host_to_device_bytes
+        assert crossed <= LIMIT, crossed
+        assert now.device_to_host_bytes == before.device_to_host_bytes
+        expect_trained(loaded.model)
+
+    def test_what_torch_saved(self) -> None:
+        self.expect_no_detour(Loaded(self.path_of_torch), LAYERS * WIDTH * WIDTH * 4)
+
+    def test_another_dtype(self) -> None:
+        self.expect_no_detour(Loaded(self.path, torch.bfloat16), LAYERS * WIDTH * WIDTH * 2)
+
+    def test_the_same_bits(self) -> None:
+        """As without LMS, also after training, when it is off again, and where all is evicted."""
+        torch.cuda.set_enabled_lms(False)
+        expected = self.after_a_step()
+        torch.cuda.set_enabled_lms(True)
+        assert_all_same(self.after_a_step(), expected)
+        loaded = Loaded(self.path)
+        torch.cuda.set_enabled_lms(False)
+        expect_trained(loaded.model)
+        torch.cuda.set_enabled_lms(True)
+        torch.ops.lms.set_chaos(True)
+        assert_all_same(self.after_a_step(), expected)
+
+    def after_a_step(self) -> list[Tensor]:
+        model = on_meta()
+        lms.load(model, self.path)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, foreach=False)
+        for parameter in model.parameters():
+            parameter.square().mean().backward()
+        optimizer.step()
+        return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    def test_what_is_never_used(self) -> None:
+        before = lms.stats()
+        loaded = Loaded(self.path)
+        del loaded
+        for name in ("lms.host_bytes", "lms.paged_out_bytes", "lms.managed_bytes.all"):
+            now = lms.stats()[f"{name}.current"]
+            assert now == before[f"{name}.current"], (name, now)
+
+    def test_the_file_is_in_memory_once(self) -> None:
+        for path in (self.path, self.path_of_torch):
+            for _ in range(2):  # until LMS, and the simulated device, have what memory they take
+                Loaded(path)
+            before = begin_peak()
+            Loaded(path)
+            assert resident("VmHWM") - before < 24 * MIB, path
+
+    def test_the_host_is_full(self) -> None:
+        """There is an error then, and the model is as it was."""
+        torch.cuda.set_enabled_lms(False)  # what there is goes back to the system
+        lms.set_host_limit(32 * MIB)
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.reset_peak_memory_stats()
+        model = on_meta()
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "Large Model Support"):
+            lms.load(model, self.path)
+        assert all(tensor.is_meta for tensor in model.state_dict().values())
+        assert lms.stats()["lms.host_bytes.peak"] <= 32 * MIB
+        lms.set_host_limit(0)
+        expect_trained(Loaded(self.path).model)
+
+    def test_a_thread_without_lms(self) -> None:
+        """Nobody would bring its tensors back for it."""
+        torch.cuda.set_enabled_lms(False)
+        begins = threading.Event()
+        model = nn.Linear(WIDTH, WIDTH, device="meta")
+        path = folder_for(self) / "part.safetensors"
+        lms.save({"weight": expected_of(1), "bias": torch.ones(WIDTH)}, path)
+
+        def load() -> None:
+            begins.wait()
+            lms.load(model, path)
+
+        worker = Worker(load)
+        worker.start()
+        torch.cuda.set_enabled_lms(True)
+        others = [torch.ones(MIB, device="cuda") for _ in range(20)]
+        begins.set()
+        worker.finish()
+        assert lms.stats()["lms.page_out.bytes"] > 0 and others
+        assert torch.ops.lms.storage_id(model.weight.untyped_storage()) == 0
+        assert_same(model.weight, expected_of(1))
+
+
 class TestErrors(TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -215,6 +371,7 @@ class TestErrors(TestCase):
         }.items():
             self.path.write_bytes(broken)
             self.refuse(nn.Linear(2, 2).cuda(), words)
+            self.refuse(nn.Linear(2, 2, device="meta"), words)
 
     def test_files_that_are_not_there(self) -> None:
         load = lms.load

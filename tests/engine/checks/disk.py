@@ -140,7 +140,9 @@ class TestDisk(TestCase):
             start_afresh(DEVICE)
             with torch.device("meta"):
                 model = Deep()
+            before = lms.stats()["lms.page_out.bytes"]
             lms.load(model, first)
+            assert lms.stats()["lms.page_out.bytes"] == before, "a tensor came by the device"
             for one, other in zip(expected, train_deep(model), strict=True):
                 assert_same(one, other)
             lms.save(model, second)

@@ -110,6 +110,19 @@ TEST_F(TheDisk, takes_what_the_host_has_no_memory_for) {
   }
 }
 
+TEST_F(TheDisk, takes_what_begins_on_the_host_and_does_not_fit_there) {
+  for (int i = 0; i < 6; ++i) {
+    pages.emplace_back(world.make_on_host(), Ender{&world});
+    ASSERT_TRUE(pages.back());
+  }
+  EXPECT_EQ(on_host(), 2u);
+  EXPECT_GE(world.count(Kind::kWrite), 4u);
+  for (const auto& page : pages) {
+    world.use(page.get());
+    EXPECT_EQ(page->state, State::kResident);
+  }
+}
+
 TEST_F(TheDisk, what_is_needed_last_goes_first) {
   const auto made = make(3);
   foresee(made[0], 30);

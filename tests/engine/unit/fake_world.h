@@ -80,6 +80,18 @@ class FakeWorld final : public World {
         page.get(), pager.books.map.block_of(page->memory.get()));
     return page.release();
   }
+  // One that begins on the host; null if that has no memory.
+  PageEntry* make_on_host() {
+    HostPieces host = pager.allocate_on_host(kPage);
+    if (host.empty()) {
+      return nullptr;
+    }
+    auto page = std::make_unique<PageEntry>(/*home=*/nullptr);
+    page->bytes = kPage;
+    const Lock lock(pager.books.mutex);
+    pager.residence.begin_on_host(page.get(), std::move(host));
+    return page.release();
+  }
   void pin(PageEntry* page) {
     const Lock lock(pager.books.mutex);
     pager.pin(page);

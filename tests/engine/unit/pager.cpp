@@ -76,6 +76,34 @@ TEST_F(ThePager, a_page_goes_and_comes_back) {
   EXPECT_EQ(world.waits[0].second, world.copies[1].end);
 }
 
+TEST_F(ThePager, a_page_may_begin_on_the_host) {
+  pages.emplace_back(world.make_on_host(), Ender{&world});
+  PageEntry* page = pages.back().get();
+  const auto& stats = world.pager.books.stats;
+  EXPECT_EQ(page->state, State::kPagedOut);
+  EXPECT_FALSE(page->resident);
+  EXPECT_EQ(stats.managed[kAll].current, 1);
+  EXPECT_EQ(stats.paged_out_bytes.current, FakeWorld::kPage);
+  EXPECT_EQ(world.evict_all(), 0u);
+  world.use(page);
+  EXPECT_TRUE(page->memory);
+  EXPECT_TRUE(page->clean);
+  EXPECT_EQ(stats.paged_out_bytes.current, 0);
+  EXPECT_EQ(world.evict_all(), 1u);
+  EXPECT_EQ(world.count(Copy::Kind::kIn), 1u);
+  EXPECT_EQ(world.count(Copy::Kind::kOut), 0u);
+}
+
+TEST_F(ThePager, a_page_that_began_on_the_host_may_die_there) {
+  world.host_pages = 1;
+  PageEntry* page = world.make_on_host();
+  EXPECT_FALSE(world.make_on_host()) << "there is no more memory";
+  world.end(page);
+  EXPECT_EQ(world.host_pages, 1u);
+  EXPECT_EQ(world.freed_on_host, Events{nullptr}); // nobody reads it
+  EXPECT_EQ(world.pager.books.stats.paged_out_bytes.current, 0);
+}
+
 TEST_F(ThePager, a_copy_back_waits_for_the_copy_out) {
   PageEntry* page = make();
   world.evict_all();

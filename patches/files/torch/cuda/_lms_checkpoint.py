@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ._lms_library import engine, is_loaded
+
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -44,6 +46,33 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100 << 20  # bytes, as the library has it
 _INDEX = ".safetensors.index.json"
 _SHOWN = 5  # names in a message
+_libc = ctypes.CDLL(None)
+
+
+class _Mapped:
+    """A file where this process has mapped it, its pages as they are in the file."""
+
+    def __init__(self, path: Path) -> None:
+        name = os.path.realpath(path)
+        lines = (line.split(maxsplit=5) for line in _read_lines("/proc/self/maps"))
+        spans = (fields[0].split("-") for fields in lines if fields[5:] == [name])
+        self._ranges = [(int(begin, 16), int(end, 16)) for begin, end in spans]
+
+    def let_go(self, tensor: torch.Tensor) -> None:
+        """Take a view of the file out of the process's memory; the file has its bytes.
+
+        Nothing happens to a tensor that is a copy.
+        """
+        storage = tensor.untyped_storage()
+        begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        if any(first <= begin < end <= last for first, last in self._ranges):
+            begin -= begin % mmap.PAGESIZE
+            _libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+
+
+def _read_lines(path: str) -> list[str]:
+    with open(path, errors="replace") as file:
+        return file.read().splitlines()
 
 
 @dataclass(frozen=True)
@@ -52,6 +81,7 @@ class _Stored:
 
     shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]  # on the host; it may be a view of the file
+    file: _Mapped
 
 
 # --- reading ---
@@ -92,10 +122,13 @@ def _stored_in_safetensors(path: Path) -> dict[str, _Stored]:
             raise ValueError(f"{path}: its header is broken: {error}") from None
         header.pop("__metadata__", None)
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return {name: _stored_at(path, content, 8 + length, name, header[name]) for name in header}
+    mapped, start = _Mapped(path), 8 + length
+    return {name: _stored_at(path, content, mapped, start, name, header[name]) for name in header}
 
 
-def _stored_at(path: Path, content: mmap.mmap, start: int, name: str, entry: Any) -> _Stored:
+def _stored_at(
+    path: Path, content: mmap.mmap, mapped: _Mapped, start: int, name: str, entry: Any
+) -> _Stored:
     dtype = _DTYPES.get(entry["dtype"])
     if dtype is None:
         raise ValueError(f"{path}: {name} has the dtype {entry['dtype']}, which is not known")
@@ -114,7 +147,7 @@ def _stored_at(path: Path, content: mmap.mmap, start: int, name: str, entry: Any
             data = data.clone()
         return data.view(dtype).view(shape)
 
-    return _Stored(shape, read)
+    return _Stored(shape, read, mapped)
 
 
 def _stored_by_torch(path: Path) -> dict[str, _Stored]:
@@ -123,8 +156,9 @@ def _stored_by_torch(path: Path) -> dict[str, _Stored]:
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         raise ValueError(f"{path} is no state_dict of a module: it has more than tensors by name")
+    mapped = _Mapped(path)
     return {
-        name: _Stored(tuple(tensor.shape), lambda tensor=tensor: tensor)  # type: ignore[misc]
+        name: _Stored(tuple(tensor.shape), lambda tensor=tensor: tensor, mapped)  # type: ignore[misc]
         for name, tensor in content.items()
     }
 
@@ -151,12 +185,7 @@ class _Places:
                     if tensor.is_meta and tensor not in saved:
                         self.left_out.append(f"{prefix}.{name}".lstrip("."))
 
-    def fill(self, tensor: torch.Tensor, stored: _Stored, device: torch.device) -> None:
-        if not tensor.is_meta:
-            tensor.copy_(stored.read())
-            return
-        value: torch.Tensor = torch.empty_like(tensor, device=device)
-        value.copy_(stored.read())
+    def replace(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         if isinstance(tensor, nn.Parameter):
             value = nn.Parameter(value, requires_grad=tensor.requires_grad)
         for attributes, name in self._owners[tensor]:
@@ -201,16 +230,44 @@ def _check(places: _Places, stored: dict[str, _Stored], path: Path, strict: bool
         )
 
 
+def _on_host(like: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Return the source with dtype and strides of another tensor: itself, if it has them."""
+    is_plain = like.is_contiguous() and source.is_contiguous() and not source.is_conj()
+    if is_plain and source.dtype == like.dtype and not source.is_neg():
+        return source
+    return torch.empty_like(like, device="cpu").copy_(source)
+
+
+def _made(like: torch.Tensor, stored: _Stored, device: torch.device) -> torch.Tensor:
+    """Return a tensor on the device; in the host's memory, if the device has none for it."""
+    source = stored.read()
+    with_bytes = _on_host(like, source)
+    value = engine().load_to_host(with_bytes, device.index) if is_loaded() else None
+    if value is None:
+        value = torch.empty_like(like, device=device).copy_(with_bytes)
+    stored.file.let_go(source)
+    return value
+
+
 @torch.no_grad()
 def load(model: nn.Module, path: Path, device: torch.device, strict: bool) -> None:
     """See `torch.cuda.lms.load`."""
     stored, places = _stored_in(path), _Places(model)
     _check(places, stored, path, strict)
-    filled = set()
+    torch.cuda.init()  # the engine does not
+    given: dict[torch.Tensor, _Stored] = {}  # by its first name
     for name, tensor in places.tensors.items():
-        if name in stored and tensor not in filled:
-            places.fill(tensor, stored[name], device)
-            filled.add(tensor)
+        if name in stored:
+            given.setdefault(tensor, stored[name])
+    # All are there before the model has one: memory may run out.
+    made = {tensor: _made(tensor, kept, device) for tensor, kept in given.items() if tensor.is_meta}
+    for tensor, kept in given.items():
+        if not tensor.is_meta:
+            source = kept.read()
+            tensor.copy_(source)
+            kept.file.let_go(source)
+    for tensor, value in made.items():
+        places.replace(tensor, value)
 
 
 # --- writing ---

@@ -568,9 +568,10 @@ def load(
             model = Model()
         torch.cuda.lms.load(model, "model.safetensors.index.json")
 
-    Each tensor is read from its file into device memory, converted to the model's dtype, and with
-    LMS on leaves to host memory when device memory runs short. There is never a second copy of the
-    model. Tensors that have values already get the checkpoint's in place.
+    Each tensor is read from its file into device memory, converted to the model's dtype. With LMS
+    on, those for which the device has no free memory are read into host memory instead, or from
+    there to the disk, and come to the device when they are needed. There is never a second copy
+    of the model. Tensors that have values already get the checkpoint's in place.
 
     Args:
         model (torch.nn.Module): on ``meta``, or with values.
@@ -585,6 +586,8 @@ def load(
         FileNotFoundError: if there is no such file.
         ValueError: if names or shapes differ, a file is broken, or a tensor on ``meta`` is in no
             checkpoint. The model is unchanged then.
+        torch.OutOfMemoryError: if there is no room, on the device or elsewhere. What is on ``meta``
+            is still there then.
     """
     from ._lms_checkpoint import load as load_from
 

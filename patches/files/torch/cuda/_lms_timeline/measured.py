@@ -86,9 +86,9 @@ class _Reader:
     def _page(self, line: int, row: dict[str, Any]) -> None:
         number = self._add(row["page"], row["bytes"], line, is_older=True)
         if row["on_device"]:
-            self.here[number] = 0
+            self.here[number] = self.now
         if row["host"]:
-            self.away[row["host"]] = (number, 0)
+            self.away[row["host"]] = (number, self.now)
 
     def _alloc(self, line: int, row: dict[str, Any]) -> None:
         self.here[self._add(row["alloc"], row["bytes"], line, is_older=False)] = self.now

@@ -6,6 +6,7 @@
 #include <ATen/cuda/detail/LMSOperatorKernel.h>
 #include <ATen/cuda/detail/LMSOperatorLaunch.h>
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSDeviceLoading.h>
 #include <ATen/cuda/detail/LMSDeviceReport.h>
 #include <ATen/cuda/detail/LMSHostDisk.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
@@ -458,6 +459,12 @@ TORCH_LIBRARY(lms, m) {
           .adopt_existing(storage.unsafeGetStorageImpl());
     }
   });
+  // None where it has to be made on the device.
+  m.def(
+      "load_to_host(Tensor source, int device) -> Tensor?",
+      [](const at::Tensor& source, int64_t i) {
+        return load_to_host(source, static_cast<c10::DeviceIndex>(i));
+      });
   m.def(
       "set_hint(Storage storage, int turn, int again, bool on_host) -> ()",
       set_hint);

@@ -12,6 +12,16 @@ void Pager::pin(PageEntry* page) {
   books.contention.note_pins(1);
 }
 
+HostPieces Pager::allocate_on_host(size_t bytes) {
+  HostMemory::Wait wait(/*is_allowed=*/true);
+  HostPieces host;
+  do {
+    const Lock lock(books.mutex);
+    host = books.disk.allocate(bytes, wait);
+  } while (host.empty() && books.world.finish(wait));
+  return host;
+}
+
 void Pager::follow(const Operator& op, Stream stream, Sequel& sequel) {
   actions_.evict.clear();
   actions_.drop.clear();

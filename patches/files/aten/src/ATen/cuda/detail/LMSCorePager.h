@@ -51,6 +51,12 @@ class Pager {
     books.contention.note_unpins(count);
   }
 
+  // --- pages that begin on the host ---
+
+  // Memory there for the bytes of a page that is to be, as a page-out gets it.
+  // Empty if there is none. Without the mutex.
+  HostPieces allocate_on_host(size_t bytes);
+
   // --- after an operator ---
 
   // What is to be done after it.

@@ -13,6 +13,15 @@ void Residence::begin(PageEntry* page, Block* block) {
   page->update();
 }
 
+void Residence::begin_on_host(PageEntry* page, HostPieces host) {
+  page->host = std::move(host);
+  page->state = PageEntry::State::kPagedOut;
+  page->clear_users();
+  books_.pages.add(page);
+  books_.stats.paged_out_bytes.add(static_cast<int64_t>(page->bytes));
+  page->update();
+}
+
 void Residence::end(PageEntry* page, Freed& freed) {
   page->dead = true;
   page->evictable = false;

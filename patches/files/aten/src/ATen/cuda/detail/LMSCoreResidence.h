@@ -19,6 +19,8 @@ class Residence {
 
   // The page's memory is managed from now on; it is resident.
   void begin(PageEntry* page, Block* block);
+  // The same of a page without memory, whose bytes are on the host.
+  void begin_on_host(PageEntry* page, HostPieces host);
   // Its storage is gone, and its memory has been taken from it or freed; what
   // is left of it goes with its last pin.
   void end(PageEntry* page, Freed& freed);

@@ -372,6 +372,10 @@ void set_thread_enabled(bool enabled) {
   c10::impl::tls_set_dispatch_key_included(kKeyAboveAllBackends, enabled);
 }
 
+bool is_thread_enabled() {
+  return c10::impl::tls_is_dispatch_key_included(kKey);
+}
+
 void run_operator(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,

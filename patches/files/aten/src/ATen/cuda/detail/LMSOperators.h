@@ -45,6 +45,7 @@ class UnderWay {
 // Turns interception on or off for the calling thread, and for threads that
 // inherit its thread-local state, as autograd's do.
 void set_thread_enabled(bool enabled);
+bool is_thread_enabled();
 
 // Runs one operator: pins its storages, redispatches to what is below LMS,
 // adopts the results, and unpins.

@@ -109,8 +109,13 @@ void Trace::end(Span& span) {
   }
 }
 
-void Trace::add_alloc(const Page& storage) {
+// A trace does not say where a storage begins: a replay finds it a place.
+void Trace::add_alloc(const PageEntry& storage) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (is_report() && storage.state != PageEntry::State::kResident) {
+    add_page(storage);
+    return;
+  }
   add(R"({"alloc": )" + std::to_string(storage.id) + R"(, "bytes": )" +
       std::to_string(storage.bytes) + R"(, "kind": "other")");
 }

@@ -45,7 +45,8 @@ namespace at::cuda::lms {
 // trace is, with lines for what the pager did besides, and changes no decision:
 // no recipes are looked for, and lists are cut as ever. It begins with a `page`
 // for each storage that is there already. Lines are kept in memory, so that
-// nothing can fail that the program has not asked for. `at` has begin and end,
+// nothing can fail that the program has not asked for. One that begins on the
+// host later has such a line then. `at` has begin and end,
 // in microseconds from when the current stream comes to the report; `stream` is
 // 0 for that one, and counts others as they appear, the copies' own aside. What
 // has no time of its own happened between the lines beside it.
@@ -115,7 +116,7 @@ class Trace {
   static void write_completed();
 
   // With the mutex of the device.
-  void add_alloc(const Page& storage);
+  void add_alloc(const PageEntry& storage);
   void add_free(const Page& storage);
   // `recipe`: that the operator can run again by, if it can.
   void add_operator(

@@ -97,7 +97,7 @@ void Trace::enter_module(const std::string& name) {
   }
 }
 
-// A storage that is there when the report begins.
+// A storage that is there when the report begins, or begins on the host.
 void Trace::add_page(const PageEntry& page) {
   const bool is_here = page.state == PageEntry::State::kResident;
   const bool is_read = page.host.empty() && page.transfer; // from disk, now
