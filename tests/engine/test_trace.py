@@ -46,7 +46,7 @@ print(times)
 """
 
 
-def record(device: Device, path: Path, code: str, *arguments: int, **settings: Any) -> Finished:
+def record(device: Device, path: Path, code: str, *arguments: Any, **settings: Any) -> Finished:
     env = {"PYTORCH_LMS": "1", "PYTORCH_LMS_TRACE": str(path), **settings.pop("env", {})}
     return device.run("-c", code, *arguments, env=env, **settings)
 
@@ -108,6 +108,34 @@ del c
     assert add["writes"] == add["again"] == [c]
     assert mul["op"] == "aten::mul_.Tensor" and mul["reads"] == [c] and mul["writes"] == [a]
     assert freed == {"free": c}
+
+
+def test_what_is_loaded(device: Device, tmp_path: Path) -> None:
+    """A storage that begins on the host is one like others, before the operators that use it."""
+    path = tmp_path / "load.jsonl"
+    code = """
+import sys, torch
+from torch import nn
+torch.cuda.set_limit_lms(24 << 20)
+with torch.device("meta"):
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(10)))
+weights = {f"{i}.weight": torch.full((1024, 1024), float(i)) for i in range(10)}
+torch.cuda.lms.save(weights, sys.argv[1])
+torch.cuda.lms.load(model, sys.argv[1])
+assert torch.cuda.lms.stats()["lms.paged_out_bytes.current"] >= 16 << 20
+for _ in range(3):
+    torch.cuda.lms.step()
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    del model[0].weight.grad
+"""
+    done = record(device, path, code, tmp_path / "x.safetensors", capacity="64M")
+    assert done.status == 0, done.stderr
+    seen = events(path)
+    start = seen.index({"step": 0})
+    loaded = [event["alloc"] for event in seen[:start] if event.get("bytes") == 4 << 20]
+    assert len(loaded) == 10
+    first, *rest = (event for event in seen if "op" in event and loaded[0] in event["reads"])
+    assert seen.index(first) > start and len(rest) >= 2
 
 
 # What can be made again: a result, what was changed in place if it could be before, a result with

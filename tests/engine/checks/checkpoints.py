@@ -16,6 +16,7 @@ import simcuda
 import torch
 from harness import Worker, assert_same, lms, raises, run_tests
 from torch import Tensor, nn
+from torch.cuda._lms_timeline import measured
 from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
@@ -276,6 +277,22 @@ class TestWhereTensorsGo(TestCase):
             parameter.square().mean().backward()
         optimizer.step()
         return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    def test_in_a_report(self) -> None:
+        """It has the storages where they are."""
+        torch.ops.lms.open_report(0)
+        loaded = Loaded(self.path)
+        expect_trained(loaded.model)
+        del loaded
+        recorded, names = measured.read(torch.ops.lms.close_report(), {})
+        size = WIDTH * WIDTH * 4
+        sizes = [storage.bytes for storage in names.storages]
+        first = min(copy.begin for copy in recorded.copies)
+        on_host = [stay for stay in recorded.host if sizes[stay.storage] == size]
+        began = {stay.storage for stay in on_host if stay.begin < first}
+        assert len(began) >= LAYERS - LIMIT // size, began
+        for stay in recorded.device:
+            assert stay.storage not in began or stay.begin >= first, stay
 
     def test_what_is_never_used(self) -> None:
         before = lms.stats()
