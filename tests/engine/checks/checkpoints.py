@@ -14,7 +14,7 @@ from pathlib import Path
 
 import simcuda
 import torch
-from harness import Worker, assert_same, lms, raises, run_tests
+from harness import Worker, assert_same, lms, numbers, raises, run_tests
 from torch import Tensor, nn
 from torch.cuda._lms_timeline import measured
 from torch.testing._internal.common_utils import TestCase
@@ -63,11 +63,11 @@ def trained() -> Model:
     return model
 
 
-def expect_trained(model: Model) -> None:
+def expect_trained(model: Model, dtype: torch.dtype = torch.float32) -> None:
     assert model.last.weight is model.layers[0].weight
     for number, layer in enumerate(model.layers):
         assert layer.weight.is_cuda and layer.weight.requires_grad
-        assert_same(layer.weight.float(), expected_of(number))
+        assert_same(layer.weight, expected_of(number).to(dtype))
     assert model.last.bias.eq(3).all() and model.count.item() == 7
     assert model.nothing.shape == (0,) and model.nothing.is_cuda
 
@@ -139,8 +139,7 @@ class TestCheckpoints(TestCase):
         lms.save(trained(), self.folder / "model.safetensors")
         model = on_meta(dtype=torch.bfloat16)
         lms.load(model, self.folder / "model.safetensors")
-        assert model.layers[1].weight.dtype == torch.bfloat16
-        expect_trained(model)
+        expect_trained(model, torch.bfloat16)
 
     def test_in_place(self) -> None:
         lms.save(trained(), self.folder / "model.safetensors")
@@ -224,19 +223,18 @@ class TestWhereTensorsGo(TestCase):
         torch.cuda.set_limit_lms(0)
         super().tearDown()
 
-    def expect_no_detour(self, loaded: Loaded, bytes_: int) -> None:
+    def expect_no_detour(self, path: Path, dtype: torch.dtype) -> Loaded:
+        loaded, bytes_ = Loaded(path, dtype), LAYERS * WIDTH * WIDTH * dtype.itemsize
         assert loaded.moved == 0, loaded.moved
         assert loaded.reserved <= LIMIT, loaded.reserved
         assert bytes_ - LIMIT <= loaded.away <= bytes_ - LIMIT // 2, loaded.away
         assert loaded.on_host == loaded.away, (loaded.on_host, loaded.away)
         assert loaded.managed == LAYERS + 2, loaded.managed  # bias and count
-        expect_trained(loaded.model)
+        expect_trained(loaded.model, dtype)
+        return loaded
 
     def test_no_detour(self) -> None:
-        loaded = Loaded(self.path)
-        self.expect_no_detour(loaded, LAYERS * WIDTH * WIDTH * 4)
-        away = [layer.weight for layer in loaded.model.layers if not lms.is_resident(layer.weight)]
-        assert away
+        loaded = self.expect_no_detour(self.path, torch.float32)
         loaded.model(torch.ones(1, WIDTH, device="cuda")).sum().backward()
 
     def test_over_the_link(self) -> None:
@@ -251,10 +249,23 @@ class TestWhereTensorsGo(TestCase):
         expect_trained(loaded.model)
 
     def test_what_torch_saved(self) -> None:
-        self.expect_no_detour(Loaded(self.path_of_torch), LAYERS * WIDTH * WIDTH * 4)
+        self.expect_no_detour(self.path_of_torch, torch.float32)
 
     def test_another_dtype(self) -> None:
-        self.expect_no_detour(Loaded(self.path, torch.bfloat16), LAYERS * WIDTH * WIDTH * 2)
+        self.expect_no_detour(self.path, torch.bfloat16)
+
+    def test_another_layout(self) -> None:
+        others = [torch.ones(MIB, device="cuda") for _ in range(40)]
+        value = numbers(64, 64, 32, 32)
+        path = folder_for(self) / "images.safetensors"
+        lms.save({"images": value}, path)
+        module = nn.Module()
+        like = torch.empty(value.shape, device="meta", memory_format=torch.channels_last)
+        module.register_buffer("images", like)
+        lms.load(module, path)
+        assert not lms.is_resident(module.images) and others
+        assert module.images.stride() == like.stride()
+        assert_same(module.images, value)
 
     def test_the_same_bits(self) -> None:
         """As without LMS, also after training, when it is off again, and where all is evicted."""
@@ -339,7 +350,7 @@ class TestWhereTensorsGo(TestCase):
         worker = Worker(load)
         worker.start()
         torch.cuda.set_enabled_lms(True)
-        others = [torch.ones(MIB, device="cuda") for _ in range(20)]
+        others = [torch.ones(MIB, device="cuda") for _ in range(40)]
         begins.set()
         worker.finish()
         assert lms.stats()["lms.page_out.bytes"] > 0 and others

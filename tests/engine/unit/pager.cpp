@@ -89,6 +89,8 @@ TEST_F(ThePager, a_page_may_begin_on_the_host) {
   EXPECT_TRUE(page->memory);
   EXPECT_TRUE(page->clean);
   EXPECT_EQ(stats.paged_out_bytes.current, 0);
+  ASSERT_EQ(world.waits.size(), 1u);
+  EXPECT_EQ(world.waits[0].second, world.copies[0].end);
   EXPECT_EQ(world.evict_all(), 1u);
   EXPECT_EQ(world.count(Copy::Kind::kIn), 1u);
   EXPECT_EQ(world.count(Copy::Kind::kOut), 0u);
