@@ -50,8 +50,11 @@ def describe(name: str) -> str:
     locked, pageable = entry["page_locked"], entry["pageable"]
     values |= {"h2d": locked["h2d"], "d2h": locked["d2h"], "duplex": locked["both"]}
     values |= {"pageable_h2d": pageable["h2d"], "pageable_d2h": pageable["d2h"]}
+    nvlink = entry.get("nvlink")  # without, collectives go over PCIe, both ways at once
+    reached = nvlink * entry["nvlink_efficiency"] if nvlink else locked["both"] / 2
+    values |= {"collective": reached, "collectives_on_link": int(nvlink is None)}
     values |= {f"disk_{way}": rate for way, rate in entry["disk"].items()}
-    times = ("launch_ns", "copy_ns", "operator_ns", "call_ns")
+    times = ("launch_ns", "copy_ns", "collective_ns", "operator_ns", "call_ns")
     for key in (*times, "page_clear_ns_per_byte", "page_lock_ns_per_byte"):
         values[key] = entry[key]
     values |= {f"call_ns.{function}": cost for function, cost in entry["calls"].items()}

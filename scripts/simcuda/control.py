@@ -109,6 +109,7 @@ class Busy:
     host_to_device: int
     device_to_host: int
     disk: int
+    collective: int  # from when all ranks have come to one until it ends
 
 
 def virtual_time() -> int:
@@ -135,7 +136,7 @@ def busy(device: int = 0) -> Busy:
     Raises:
         SimulationError: this process does not run in timed mode, or has no such device.
     """
-    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(4)))
+    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(5)))
 
 
 def meter_own_time(on: bool) -> None:
@@ -154,8 +155,8 @@ def own_time() -> int:
 def timeline(path: str | os.PathLike[str] | None) -> None:
     """Writes what the devices do from now on to a file, as JSON lines; None ends it.
 
-    A line is {"device": 0, "engine": "compute" | "h2d" | "d2h", "stream": 1, "name": "aten::mm",
-    "start": ns, "end": ns}; lines are in the order of "end".
+    A line is {"device": 0, "engine": "compute", "stream": 1, "name": "aten::mm", "start": ns,
+    "end": ns}; an engine is compute, h2d, d2h, disk or collective. Lines are in the order of "end".
 
     Raises:
         SimulationError: this process does not run in timed mode, or the file cannot be written.

@@ -63,7 +63,21 @@ def test_a_result_that_is_not_waited_for_is_wrong(simulate):
     )
 
 
-def test_timed_mode_says_that_it_has_none(simulate):
+@pytest.mark.parametrize("card", ["A100-SXM-40GB", "RTX-4090-24GB"])
+def test_collectives_in_virtual_time(build_dir, card):
+    environment = simcuda.environment(build_dir, kernels="timed", card=card)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, PROGRAM.with_name("timed_collectives.py"), card],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_timed_mode_refuses_ranks_of_one_process(simulate):
     simulate(
         """
         import torch

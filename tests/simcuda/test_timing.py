@@ -411,6 +411,26 @@ assert 0 <= simcuda.virtual_time() - begin - step < 0.2 * MS
 """)
 
 
+def test_a_page_locked_copy_is_as_large_as_what_was_written(timed):
+    timed("""
+import resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+used = torch.full((1 << 20,), 5, dtype=torch.uint8).pin_memory()
+assert used.eq(5).all()
+del used
+source = torch.empty(1 << 30, dtype=torch.uint8)
+source[123456], source[-1] = 7, 9
+before, begin = peak(), simcuda.virtual_time()
+copy = source.pin_memory()
+assert copy.is_pinned() and copy[123456] == 7 and copy[-1] == 9
+assert peak() - before < 64 << 20
+assert simcuda.virtual_time() - begin > 2e9 * source.nbytes / card["host_bandwidth"]
+again = torch.zeros(1 << 20, dtype=torch.uint8).pin_memory()  # where `used` was
+assert again.eq(0).all()
+""")
+
+
 def test_operators_cost_what_the_roofline_says(timed, tmp_path):
     path = tmp_path / "timeline.jsonl"
     timed(

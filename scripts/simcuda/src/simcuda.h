@@ -87,11 +87,29 @@ SIMCUDA_API void simcudaSpendOperation();
 SIMCUDA_API cudaError_t simcudaTime(cudaStream_t stream, int device,
                                     const SimcudaKernel* kernel);
 
+// A collective of this process's device with those of others, each in a process
+// of its own. It begins when all have come to it, and ends when it has for all.
+struct SimcudaCollective {
+  const char* name;          // lives for ever
+  double bytes;              // that each device sends
+  const void* communicator;  // whose collectives come one after the other
+  // This process's device has come to a beginning or an end, at `time`: returns
+  // when the last one has, and waits in real time until that is known.
+  int64_t (*meet)(void* context, int64_t time);
+  void (*destroy)(void* context);  // exactly once
+  void* context;
+};
+SIMCUDA_API cudaError_t simcudaTimeCollective(cudaStream_t stream, int device,
+                                              const SimcudaCollective* what);
+
 // The calling thread reads and writes so many bytes of the host's memory.
 SIMCUDA_API void simcudaSpendHostTraffic(double bytes);
 // Memory of the host that was not there before is not afterwards, and reads as
 // zeros.
 SIMCUDA_API void simcudaWriteZeros(void* address, size_t bytes);
+// Copies within the host's memory; what nobody has written to yet reads as
+// zeros, and takes no memory afterwards either.
+SIMCUDA_API void simcudaCopyHost(void* to, const void* from, size_t bytes);
 
 // What the calling thread does between these two, a thread of the host does in
 // virtual time when it comes to it; for the program that takes no time. The
@@ -105,7 +123,8 @@ SIMCUDA_API void simcudaWaitForHostWork(uint64_t number);
 SIMCUDA_API int64_t simcudaHostTime();
 SIMCUDA_API int64_t simcudaDeviceTime(int device);
 // Nanoseconds for which the device has computed (0), copied from the host (1)
-// and to the host (2) so far.
+// and to the host (2), used the disk (3) and taken part in collectives (4) so
+// far.
 SIMCUDA_API int64_t simcudaBusyTime(int device, int part);
 // Writes a timeline from now on (timeline.h), or none when `path` is "".
 // Returns 0, or -1 when the file cannot be written.

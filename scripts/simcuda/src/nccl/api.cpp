@@ -29,14 +29,44 @@ ncclResult_t fail(ncclResult_t result, const std::string& why) {
   return result;
 }
 
-// A kernel that performs operations on their stream.
+// Operations of one communicator on one stream.
 struct Launch {
   std::shared_ptr<Comm> comm;
-  uint64_t ticket;
+  uint64_t ticket;  // not in timed mode
   std::vector<Operation> operations;
 };
 
+ncclResult_t result_of(cudaError_t error) {
+  return error == cudaSuccess
+             ? ncclSuccess
+             : fail(ncclUnhandledCudaError, "the device has failed");
+}
+
+// As a piece of work that takes time.
+ncclResult_t launch_timed(const Launch& work) {
+  double bytes = 0;
+  for (const Operation& operation : work.operations) {
+    bytes += bytes_sent(operation);
+  }
+  using Context = std::shared_ptr<Comm>;
+  const SimcudaCollective what{
+      name_of(work.operations.front().kind),
+      bytes,
+      work.comm.get(),
+      [](void* context, int64_t time) {
+        return (*static_cast<Context*>(context))->meet(time);
+      },
+      [](void* context) { delete static_cast<Context*>(context); },
+      new Context(work.comm)};
+  return result_of(simcudaTimeCollective(work.operations.front().stream,
+                                         work.comm->device, &what));
+}
+
+// As a kernel that performs them.
 ncclResult_t launch(Launch work) {
+  if (simcudaIsTimed() != 0) {
+    return launch_timed(work);
+  }
   const cudaStream_t stream = work.operations.front().stream;
   const int device = work.comm->device;
   const SimcudaTask task{
@@ -47,9 +77,7 @@ ncclResult_t launch(Launch work) {
       },
       [](void* context) { delete static_cast<Launch*>(context); },
       new Launch(std::move(work))};
-  return simcudaLaunch(stream, device, task) == cudaSuccess
-             ? ncclSuccess
-             : fail(ncclUnhandledCudaError, "the device has failed");
+  return result_of(simcudaLaunch(stream, device, task));
 }
 
 // Launches the operations, those of one communicator and stream together.
@@ -61,10 +89,13 @@ ncclResult_t launch_all(std::vector<Operation> operations) {
           return other.comm == operation.comm &&
                  other.operations.front().stream == operation.stream;
         });
-    Launch& own = found != launches.end()
-                      ? *found
-                      : launches.emplace_back(Launch{
-                            operation.comm, operation.comm->take_ticket(), {}});
+    const auto ticket = [&operation] {
+      return simcudaIsTimed() != 0 ? 0 : operation.comm->take_ticket();
+    };
+    Launch& own =
+        found != launches.end()
+            ? *found
+            : launches.emplace_back(Launch{operation.comm, ticket(), {}});
     own.operations.push_back(std::move(operation));
   }
   ncclResult_t result = ncclSuccess;
@@ -84,6 +115,9 @@ ncclResult_t issue(Operation operation) {
   if (reduces && !can_reduce(operation.type)) {
     return fail(ncclInvalidArgument, "sums of this type are not simulated");
   }
+  if (is_message(operation) && simcudaIsTimed() != 0) {
+    return fail(ncclInvalidUsage, "messages are not simulated in timed mode");
+  }
   if (operation.other < 0 || operation.other >= operation.comm->ranks) {
     return fail(ncclInvalidArgument, "no such rank");
   }
@@ -101,14 +135,16 @@ std::string name_of(const ncclUniqueId& id) {
 
 ncclResult_t join(ncclComm_t* made, int ranks, const std::string& name,
                   int rank) {
-  if (simcudaIsTimed() != 0) {
-    return fail(ncclInvalidUsage, "NCCL is not simulated in timed mode");
-  }
   if (rank < 0 || rank >= ranks) {
     return fail(ncclInvalidArgument, "no such rank");
   }
   try {
-    *made = new ncclComm{std::make_shared<Comm>(name, ranks, rank)};
+    auto comm = std::make_shared<Comm>(name, ranks, rank);
+    if (simcudaIsTimed() != 0 && comm->shares_process()) {
+      return fail(ncclInvalidUsage,
+                  "in timed mode, each rank needs a process of its own");
+    }
+    *made = new ncclComm{std::move(comm)};
   } catch (const std::exception& error) {
     return fail(ncclSystemError, error.what());
   }

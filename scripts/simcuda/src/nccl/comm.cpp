@@ -5,20 +5,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <stdexcept>
 #include <thread>
 
 namespace simnccl {
 namespace {
 
-constexpr size_t kPage = 4096;  // bytes; the control block has one
+constexpr size_t kPage = 4096;  // bytes; the control block has whole ones
+// Ranks that wait for each other for so long, in real time, are said to.
+constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 
 Shared::Shared(const std::string& name, int ranks) : ranks_(ranks) {
   const auto count = static_cast<size_t>(ranks);
-  size_ = kPage + count * kChunk + count * count * sizeof(Mailbox);
+  control_size_ =
+      (sizeof(Control) + count * sizeof(Place) + kPage - 1) / kPage * kPage;
+  size_ = control_size_ + count * kChunk + count * count * sizeof(Mailbox);
   const int file = shm_open(name.c_str(), O_RDWR | O_CREAT, S_IRUSR | S_IWUSR);
   if (file < 0 || ftruncate(file, static_cast<off_t>(size_)) != 0) {
     throw std::runtime_error("no shared memory for a communicator");
@@ -38,8 +44,12 @@ Shared::~Shared() {
 }
 
 char* Shared::slot(int rank) const {
-  return static_cast<char*>(memory_) + kPage +
+  return static_cast<char*>(memory_) + control_size_ +
          static_cast<size_t>(rank) * kChunk;
+}
+
+Shared::Place& Shared::place(int rank) const {
+  return reinterpret_cast<Place*>(&control() + 1)[rank];
 }
 
 Shared::Mailbox& Shared::mailbox(int from, int to) const {
@@ -75,6 +85,43 @@ void Shared::wait(const std::function<bool()>& condition) const {
 Comm::Comm(const std::string& name, int ranks, int rank)
     : name(name), ranks(ranks), rank(rank), shared(name, ranks) {
   cudaGetDevice(&device);
+  shared.place(rank).process.store(getpid());
+}
+
+bool Comm::shares_process() const {
+  for (int other = 0; other < ranks; ++other) {
+    if (other != rank && shared.place(other).process.load() == getpid()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t Comm::meet(int64_t time) {
+  const uint64_t meeting = ++meetings_;
+  const auto arrival = [&](int of) -> Shared::Arrival& {
+    return shared.place(of).arrivals[meeting % 2];
+  };
+  arrival(rank).time = time;
+  arrival(rank).meeting.store(meeting);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  bool said = false;
+  for (int other = 0; other < ranks; ++other) {
+    try {
+      shared.wait([&] {
+        if (!said && std::chrono::steady_clock::now() > until) {
+          said = true;
+          std::fprintf(stderr, "simnccl: rank %d waits for rank %d\n", rank,
+                       other);
+        }
+        return arrival(other).meeting.load() == meeting;
+      });
+    } catch (const Aborted&) {
+      return time;
+    }
+    time = std::max(time, arrival(other).time);
+  }
+  return time;
 }
 
 void Comm::run_in_turn(uint64_t ticket, const std::function<void()>& work) {

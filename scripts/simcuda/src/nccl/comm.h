@@ -39,6 +39,18 @@ class Shared {
 
   char* slot(int rank) const;
 
+  // When a rank came to meetings, in virtual time: the last two, by turns. A
+  // rank overwrites the older one when all have come to the newer one.
+  struct Arrival {
+    std::atomic<uint64_t> meeting;  // from 1
+    int64_t time;
+  };
+  struct Place {
+    std::atomic<int> process;
+    Arrival arrivals[2];
+  };
+  Place& place(int rank) const;
+
   struct Mailbox {
     std::atomic<uint32_t> bytes;  // 0: empty
     char data[kChunk];
@@ -55,7 +67,7 @@ class Shared {
   }
 
  private:
-  struct Control {
+  struct alignas(Place) Control {
     std::atomic<int> joined;
     std::atomic<int> arrived;
     std::atomic<uint32_t> generation;  // of the barrier
@@ -66,6 +78,7 @@ class Shared {
   }
 
   const int ranks_;
+  size_t control_size_;
   size_t size_;
   void* memory_;
   std::atomic<bool> is_aborted_{false};
@@ -83,6 +96,12 @@ class Comm {
   }
   void run_in_turn(uint64_t ticket, const std::function<void()>& work);
 
+  // In virtual time: this rank has come to the next meeting of all ranks, and
+  // returns when the last one came; the caller's own time if it was given up.
+  int64_t meet(int64_t time);
+  // Whether another rank is this process's.
+  bool shares_process() const;
+
   ncclRedOp_t add_scale(Scale scale);
   void remove_scale(ncclRedOp_t reduction);
   Scale scale_of(ncclRedOp_t reduction);
@@ -97,6 +116,7 @@ class Comm {
  private:
   std::atomic<uint64_t> tickets_{0};
   std::atomic<uint64_t> served_{0};
+  uint64_t meetings_ = 0;
   std::mutex mutex_;
   std::map<int, Scale> scales_;
 };

@@ -176,10 +176,48 @@ bool advance_any(std::vector<Message>& messages) {
 
 }  // namespace
 
+double bytes_sent(const Operation& operation) {
+  const double ranks = operation.comm->ranks;
+  const double bytes =
+      static_cast<double>(operation.count * size_of(operation.type));
+  switch (operation.kind) {
+    case Kind::kAllReduce:
+      return 2 * (ranks - 1) / ranks * bytes;
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll:
+      return (ranks - 1) * bytes;  // there, `count` is of one part
+    default:
+      return ranks > 1 ? bytes : 0;
+  }
+}
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return "ncclAllReduce";
+    case Kind::kReduce:
+      return "ncclReduce";
+    case Kind::kBroadcast:
+      return "ncclBroadcast";
+    case Kind::kAllGather:
+      return "ncclAllGather";
+    case Kind::kReduceScatter:
+      return "ncclReduceScatter";
+    case Kind::kAllToAll:
+      return "ncclAlltoAll";
+    case Kind::kSend:
+      return "ncclSend";
+    case Kind::kReceive:
+      return "ncclRecv";
+  }
+  return "";
+}
+
 void perform(Comm& comm, const std::vector<Operation>& operations) {
   std::vector<Message> messages;
   for (const Operation& operation : operations) {
-    if (operation.kind == Kind::kSend || operation.kind == Kind::kReceive) {
+    if (is_message(operation)) {
       messages.emplace_back(operation);
     } else {
       Collective(operation).run();

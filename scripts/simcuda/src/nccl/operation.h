@@ -35,6 +35,13 @@ struct Operation {
   int other = 0;  // the root or the peer
 };
 
+// Bytes that each rank sends, around a ring.
+double bytes_sent(const Operation& operation);
+const char* name_of(Kind kind);  // NCCL's own
+inline bool is_message(const Operation& operation) {
+  return operation.kind == Kind::kSend || operation.kind == Kind::kReceive;
+}
+
 // Operations of one communicator on one stream: collectives one by one, then
 // all that is sent and received side by side.
 void perform(Comm& comm, const std::vector<Operation>& operations);

@@ -104,11 +104,14 @@ Card::Card(const std::string& text) {
   page_locked_ = {values.rate("h2d"), values.rate("d2h")};
   pageable_ = {values.rate("pageable_h2d"), values.rate("pageable_d2h")};
   const double sum = page_locked_.in + page_locked_.out;
-  together = std::min(1.0, values.rate("duplex") / sum);
+  sharing.together = std::min(1.0, values.rate("duplex") / sum);
+  sharing.collectives_on_link = values.number("collectives_on_link") != 0;
+  collective_ = values.rate("collective");
   disk_read_ = values.rate("disk_read");
   disk_write_ = values.rate("disk_write");
   launch_ns_ = values.number("launch_ns");
   copy_ns_ = values.number("copy_ns");
+  collective_ns_ = values.number("collective_ns");
   operation_ns_ = values.number("operator_ns");
   call_ns_ = values.number("call_ns");
   calls_ = values.group("call_ns.");
@@ -135,6 +138,10 @@ Time Card::copy(Part direction, uint64_t bytes, bool page_locked) const {
   const Link& link = page_locked ? page_locked_ : pageable_;
   const double rate = direction == Part::HostToDevice ? link.in : link.out;
   return rounded(copy_ns_ + seconds_to_ns(static_cast<double>(bytes) / rate));
+}
+
+Time Card::collective(double bytes) const {
+  return rounded(collective_ns_ + seconds_to_ns(bytes / collective_));
 }
 
 Time Card::disk(uint64_t read, uint64_t written) const {

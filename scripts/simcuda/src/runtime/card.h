@@ -32,6 +32,9 @@ class Card {
   // A copy between host and device.
   Time copy(Part direction, uint64_t bytes, bool page_locked) const;
 
+  // A collective in which each device sends so many bytes.
+  Time collective(double bytes) const;
+
   // What is read from disk and written to it, one thing at a time.
   Time disk(uint64_t read, uint64_t written) const;
 
@@ -47,7 +50,7 @@ class Card {
   int major = 8;  // compute capability
   int minor = 0;
   int processors = 108;
-  double together = 1;  // see Simulation
+  Sharing sharing;
 
  private:
   std::array<double, SIMCUDA_RATES> rates_{};  // FLOP/s reached, by SimcudaRate
@@ -55,10 +58,12 @@ class Card {
   double host_bandwidth_ = 0;                  // likewise, of the host's
   Link page_locked_;
   Link pageable_;
+  double collective_ = 0;  // bytes per second, reached, each way
   double disk_read_ = 0;   // bytes per second
   double disk_write_ = 0;
-  double launch_ns_ = 0;  // from one kernel's end to the next one's start
-  double copy_ns_ = 0;    // latency of a copy
+  double launch_ns_ = 0;      // from one kernel's end to the next one's start
+  double copy_ns_ = 0;        // latency of a copy
+  double collective_ns_ = 0;  // likewise
   double operation_ns_ = 0;
   double call_ns_ = 0;                   // of functions that are not in calls_
   std::map<std::string, double> calls_;  // nanoseconds

@@ -1,6 +1,9 @@
 // The functions of simcuda.h that serve timed mode.
 #include "../simcuda.h"
 
+#include <memory>
+#include <utility>
+
 #include "calls.h"
 #include "card.h"
 #include "config.h"
@@ -10,6 +13,26 @@
 #include "zeros.h"
 
 using namespace simcuda;
+
+namespace {
+
+class Encounter : public Meeting {
+ public:
+  explicit Encounter(const SimcudaCollective& what) : what_(what) {}
+  Encounter(const Encounter&) = delete;
+  Encounter& operator=(const Encounter&) = delete;
+  ~Encounter() override {
+    what_.destroy(what_.context);
+  }
+  Time meet(Time time) override {
+    return what_.meet(what_.context, time);
+  }
+
+ private:
+  const SimcudaCollective what_;
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -34,12 +57,35 @@ SIMCUDA_API cudaError_t simcudaTime(cudaStream_t handle, int device,
   return sticky();
 }
 
+SIMCUDA_API cudaError_t simcudaTimeCollective(cudaStream_t handle, int device,
+                                              const SimcudaCollective* what) {
+  const OwnTime own_time;
+  auto meeting = std::make_shared<Encounter>(*what);
+  const auto stream = find_stream(handle, device);
+  if (!stream) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  timing::wait_for_driver();
+  timing::spend(card().operation());
+  stream->enqueue(
+      {TaskKind::Kernel,
+       {},
+       {Part::Collective, card().collective(what->bytes), what->name},
+       std::move(meeting),
+       what->communicator});
+  return sticky();
+}
+
 SIMCUDA_API void simcudaSpendHostTraffic(double bytes) {
   timing::spend(card().host_traffic(bytes));
 }
 
 SIMCUDA_API void simcudaWriteZeros(void* address, size_t bytes) {
   write_zeros(address, bytes);
+}
+
+SIMCUDA_API void simcudaCopyHost(void* to, const void* from, size_t bytes) {
+  copy_present(to, from, bytes);
 }
 
 SIMCUDA_API int simcudaBeginHostWork() {

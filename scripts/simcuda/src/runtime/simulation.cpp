@@ -6,8 +6,8 @@
 
 namespace simcuda {
 
-Simulation::Simulation(int devices, double together)
-    : together_(together), engines_(static_cast<size_t>(devices)) {}
+Simulation::Simulation(int devices, Sharing sharing)
+    : sharing_(sharing), engines_(static_cast<size_t>(devices)) {}
 
 int Simulation::add_stream(int device) {
   queues_.push_back(Queue{device, {}});
@@ -45,6 +45,13 @@ uint64_t Simulation::add_stamp(int stream, std::shared_ptr<Time> when,
                                Time from) {
   Item item{Kind::Stamp, from, 0};
   item.when = std::move(when);
+  return add(stream, std::move(item));
+}
+
+uint64_t Simulation::add_meeting(int stream, std::shared_ptr<Meeting> meeting,
+                                 Time from) {
+  Item item{Kind::Meet, from, 0};
+  item.meeting = std::move(meeting);
   return add(stream, std::move(item));
 }
 
@@ -87,6 +94,7 @@ Simulation Simulation::ahead() const {
   for (Queue& queue : copy.queues_) {
     for (Item& item : queue.items) {
       item.when = nullptr;
+      item.meeting = nullptr;
     }
   }
   return copy;
@@ -119,9 +127,8 @@ bool Simulation::pass_controls() {
   for (size_t i = 0; i < waiting_.size();) {
     Queue& queue = queues_[static_cast<size_t>(waiting_[i])];
     while (!queue.items.empty()) {
-      const Item& item = queue.items.front();
-      if (item.kind == Kind::Work || item.from > now_ ||
-          (item.kind == Kind::Wait && !done(item.other, item.number))) {
+      Item& item = queue.items.front();
+      if (!may_pass(item)) {
         break;
       }
       if (item.when) {
@@ -139,6 +146,17 @@ bool Simulation::pass_controls() {
   return passed;
 }
 
+bool Simulation::may_pass(Item& item) const {
+  if (item.kind == Kind::Work || item.from > now_ ||
+      (item.kind == Kind::Wait && !done(item.other, item.number))) {
+    return false;
+  }
+  if (item.meeting) {
+    item.from = std::exchange(item.meeting, nullptr)->meet(now_);
+  }
+  return item.from <= now_;
+}
+
 void Simulation::pop(Queue& queue) {
   queue.items.pop_front();
   ++queue.done;
@@ -148,7 +166,8 @@ void Simulation::pop(Queue& queue) {
 // An idle engine takes the work that has been ready for longest.
 void Simulation::start_work() {
   for (size_t device = 0; device < engines_.size(); ++device) {
-    std::array<int, kParts> first{-1, -1, -1, -1};
+    std::array<int, kParts> first;
+    first.fill(-1);
     std::array<std::pair<Time, uint64_t>, kParts> rank{};
     for (const int stream : waiting_) {
       const Queue& queue = queues_[static_cast<size_t>(stream)];
@@ -211,22 +230,29 @@ void Simulation::finish_work() {
   }
 }
 
-// Copies slow each other down while both directions run.
+// Copies slow each other down while both directions run, and share the link
+// with a collective that uses it.
 void Simulation::retime(int device) {
   Engine& in = engine(device, Part::HostToDevice);
   Engine& out = engine(device, Part::DeviceToHost);
-  const bool both = in.stream >= 0 && out.stream >= 0;
-  const double speed = both ? together_ : 1;
-  for (Engine* on : {&in, &out}) {
-    if (on->stream < 0 || on->speed == speed) {
-      continue;
-    }
-    on->left -= static_cast<double>(now_ - on->since) * on->speed;
-    on->since = now_;
-    on->speed = speed;
-    on->ends =
-        now_ + static_cast<Time>(std::ceil(std::max(on->left, 0.0) / speed));
+  Engine& collective = engine(device, Part::Collective);
+  const bool copies = in.stream >= 0 || out.stream >= 0;
+  const bool shared = sharing_.collectives_on_link && collective.stream >= 0;
+  const bool both = shared || (in.stream >= 0 && out.stream >= 0);
+  const double speed = (both ? sharing_.together : 1) * (shared ? 0.5 : 1);
+  set_speed(in, speed);
+  set_speed(out, speed);
+  set_speed(collective, shared && copies ? 0.5 : 1);
+}
+
+void Simulation::set_speed(Engine& on, double speed) const {
+  if (on.stream < 0 || on.speed == speed) {
+    return;
   }
+  on.left -= static_cast<double>(now_ - on.since) * on.speed;
+  on.since = now_;
+  on.speed = speed;
+  on.ends = now_ + static_cast<Time>(std::ceil(std::max(on.left, 0.0) / speed));
 }
 
 Time Simulation::next_time() const {

@@ -18,8 +18,9 @@ namespace simcuda {
 using Time = int64_t;  // virtual nanoseconds since the process began
 
 // Disk: the host's, for what this device's streams have it read and write.
-enum class Part { Compute, HostToDevice, DeviceToHost, Disk };
-constexpr size_t kParts = 4;
+// Collective: what moves numbers between this device and others.
+enum class Part { Compute, HostToDevice, DeviceToHost, Disk, Collective };
+constexpr size_t kParts = 5;
 
 // One piece of work, done.
 struct Interval {
@@ -31,11 +32,27 @@ struct Interval {
   Time end;
 };
 
+// How work that runs at once slows each other down.
+struct Sharing {
+  // Of the sum of both copy directions' bandwidths, what is left when both run
+  // at once; 1 when they do not disturb each other.
+  double together = 1;
+  // Collectives use both directions of the link that copies use.
+  bool collectives_on_link = false;
+};
+
+// Where streams of several processes wait for each other.
+class Meeting {
+ public:
+  virtual ~Meeting() = default;
+  // A stream is there at `time`. Waits, in real time, for the other processes
+  // to say when theirs are; returns when the last one is.
+  virtual Time meet(Time time) = 0;
+};
+
 class Simulation {
  public:
-  // `together`: of the sum of both copy directions' bandwidths, what is left
-  // when both run at once; 1 when they do not disturb each other.
-  Simulation(int devices, double together);
+  Simulation(int devices, Sharing sharing);
 
   int add_stream(int device);
 
@@ -44,6 +61,7 @@ class Simulation {
   uint64_t add_work(int stream, Part part, Time takes, const char* name,
                     Time from);
   uint64_t add_wait(int stream, int other, uint64_t number, Time from);
+  uint64_t add_meeting(int stream, std::shared_ptr<Meeting> meeting, Time from);
   // `when` is set to the time at which the stream gets there.
   uint64_t add_stamp(int stream, std::shared_ptr<Time> when, Time from);
 
@@ -58,14 +76,15 @@ class Simulation {
   // As the above, for all streams of a device.
   Time run_out(int device);
 
-  // A copy for looking ahead: what happens in it is not seen outside.
+  // A copy for looking ahead: what happens in it is not seen outside. In it,
+  // other processes come to meetings when this one does.
   Simulation ahead() const;
 
   // Told of all work when it ends.
   std::function<void(const Interval&)> observer;
 
  private:
-  enum class Kind { Work, Wait, Stamp };
+  enum class Kind { Work, Wait, Stamp, Meet };
 
   struct Item {
     Kind kind;
@@ -76,7 +95,9 @@ class Simulation {
     const char* name = nullptr;
     int other = -1;  // stream and number to wait for
     uint64_t number = 0;
-    std::shared_ptr<Time> when = nullptr;  // empty in a copy for looking ahead
+    // Empty in a copy for looking ahead.
+    std::shared_ptr<Time> when = nullptr;
+    std::shared_ptr<Meeting> meeting = nullptr;  // or the others are known
   };
 
   struct Queue {
@@ -103,15 +124,17 @@ class Simulation {
   bool step(Time limit);
   void settle();
   bool pass_controls();
+  bool may_pass(Item& item) const;
   void start_work();
   void start(int stream);
   void finish_work();
   void pop(Queue& queue);
   void retime(int device);
+  void set_speed(Engine& on, double speed) const;
   Time next_time() const;
   Engine& engine(int device, Part part);
 
-  double together_;
+  Sharing sharing_;
   Time now_ = 0;
   uint64_t arrivals_ = 0;
   std::vector<Queue> queues_;                        // by stream

@@ -35,6 +35,9 @@ struct Task {
   // once. An exception sticks to the device.
   std::function<void()> work;
   Cost cost = {};  // in virtual time, of tasks that are not Control
+  // In virtual time, where collectives of a communicator meet.
+  std::shared_ptr<Meeting> meeting = nullptr;
+  const void* communicator = nullptr;
 };
 
 class Stream : public std::enable_shared_from_this<Stream> {

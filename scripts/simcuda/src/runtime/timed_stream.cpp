@@ -22,6 +22,11 @@ void TimedStream::wait(uint64_t number) {
 void TimedStream::push(Task task) {
   if (task.kind != TaskKind::Control) {
     const Cost& cost = task.cost;
+    if (task.meeting) {
+      timing::add_collective(id_, task.communicator, task.meeting, cost.takes,
+                             cost.name);
+      return;
+    }
     timing::add_work(id_, cost.part, cost.takes, cost.name);
     return;
   }

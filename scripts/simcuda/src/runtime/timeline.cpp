@@ -13,6 +13,8 @@ const char* engine_name(Part part) {
       return "d2h";
     case Part::Disk:
       return "disk";
+    case Part::Collective:
+      return "collective";
   }
   return "";
 }

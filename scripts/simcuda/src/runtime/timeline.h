@@ -1,7 +1,8 @@
 // A file of the devices' work, one JSON object per line: {"device": 0,
 // "engine": "compute", "stream": 1, "name": "aten::mm", "start": ns, "end":
-// ns}. "engine" is compute, h2d or d2h; lines are in the order of "end". The
-// name of what Large Model Support runs again begins with "again ".
+// ns}. "engine" is compute, h2d, d2h, disk or collective; lines are in the
+// order of "end". The name of what Large Model Support runs again begins with
+// "again ".
 #pragma once
 
 #include <cstdio>

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -31,11 +32,13 @@ struct World {
   DriverLock driver;
   std::condition_variable driver_changed;
   // The last device is the host, which has a stream if it has work of its own.
-  Simulation simulation{config().devices + 1, card().together};
+  Simulation simulation{config().devices + 1, card().sharing};
   int host_stream = -1;
   Time program = 0;  // the program's clock
   std::array<std::array<Time, kParts>, 16> busy{};
   Timeline timeline;
+  // By communicator, where its last collective is: stream and number.
+  std::map<const void*, std::pair<int, uint64_t>> collectives;
 
   World() {
     timeline.open(config().timeline);
@@ -293,6 +296,24 @@ uint64_t add_stamp(int stream, std::shared_ptr<Time> when) {
   std::lock_guard<std::mutex> lock(w.mutex);
   const Time from = make_room(w, stream);
   return w.simulation.add_stamp(stream, std::move(when), from);
+}
+
+uint64_t add_collective(int stream, const void* communicator,
+                        const std::shared_ptr<Meeting>& meeting, Time takes,
+                        const char* name) {
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  const Time from = make_room(w, stream);
+  const auto before = w.collectives.find(communicator);
+  if (before != w.collectives.end() && before->second.first != stream) {
+    w.simulation.add_wait(stream, before->second.first, before->second.second,
+                          from);
+  }
+  w.simulation.add_meeting(stream, meeting, from);
+  w.simulation.add_work(stream, Part::Collective, takes, name, from);
+  const uint64_t last = w.simulation.add_meeting(stream, meeting, from);
+  w.collectives[communicator] = {stream, last};
+  return last;
 }
 
 uint64_t last(int stream) {

@@ -67,6 +67,12 @@ int add_stream(int device);
 uint64_t add_work(int stream, Part part, Time takes, const char* name);
 uint64_t add_wait(int stream, int other, uint64_t number);
 uint64_t add_stamp(int stream, std::shared_ptr<Time> when);
+// Work that begins when the streams of all processes have come to it, and ends
+// when it has in all. `communicator`: whose collectives come one after the
+// other, whatever streams they are on.
+uint64_t add_collective(int stream, const void* communicator,
+                        const std::shared_ptr<Meeting>& meeting, Time takes,
+                        const char* name);
 uint64_t last(int stream);
 // Whether the stream has done `number` at the caller's time.
 bool reached(int stream, uint64_t number);

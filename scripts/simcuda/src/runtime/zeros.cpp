@@ -24,9 +24,10 @@ std::vector<unsigned char> find_resident(void* page, size_t count,
   return resident;
 }
 
-}  // namespace
-
-void write_zeros(void* address, size_t bytes) {
+// Calls `use` with the offset and size of parts of the bytes that lie in pages
+// which are all in use or all not, and which of both.
+template <class Use>
+void for_each_run(const void* address, size_t bytes, const Use& use) {
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const uintptr_t end = begin + bytes;
@@ -34,14 +35,39 @@ void write_zeros(void* address, size_t bytes) {
     const size_t count = std::min(kPages, (end - at + page - 1) / page);
     const auto resident =
         find_resident(reinterpret_cast<void*>(at), count, page);
-    for (size_t i = 0; i < count; ++i) {
-      const uintptr_t from = std::max(begin, at + i * page);
-      const uintptr_t to = std::min(end, at + (i + 1) * page);
-      if ((resident[i] & 1) != 0) {
-        std::memset(reinterpret_cast<void*>(from), 0, to - from);
+    for (size_t i = 0, next = 0; i < count; i = next) {
+      const bool is_used = (resident[i] & 1) != 0;
+      while (next < count && ((resident[next] & 1) != 0) == is_used) {
+        ++next;
       }
+      const uintptr_t from = std::max(begin, at + i * page);
+      const uintptr_t to = std::min(end, at + next * page);
+      use(from - begin, to - from, is_used);
     }
   }
+}
+
+}  // namespace
+
+void write_zeros(void* address, size_t bytes) {
+  auto* const begin = static_cast<char*>(address);
+  for_each_run(address, bytes, [&](size_t offset, size_t size, bool is_used) {
+    if (is_used) {
+      std::memset(begin + offset, 0, size);
+    }
+  });
+}
+
+void copy_present(void* to, const void* from, size_t bytes) {
+  auto* const target = static_cast<char*>(to);
+  const auto* const source = static_cast<const char*>(from);
+  for_each_run(from, bytes, [&](size_t offset, size_t size, bool is_used) {
+    if (is_used) {
+      std::memcpy(target + offset, source + offset, size);
+    } else {
+      write_zeros(target + offset, size);
+    }
+  });
 }
 
 }  // namespace simcuda
