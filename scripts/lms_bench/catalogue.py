@@ -46,6 +46,7 @@ class Rival:
     more: int = 0  # iterations more that count, since they are not alike
     usual: bool = True  # part of a run that names no rival
     eager_because: str = ""  # why it cannot train a compiled model; empty: it can
+    shards: bool = False  # prepare() shards the training over several devices
 
     @property
     def uses_lms(self) -> bool:
@@ -172,6 +173,14 @@ RIVALS = (
         "Large Model Support that has nothing to try, where everything fits: for traces",
         variables={"PYTORCH_LMS": "1"},
         usual=False,
+    ),
+    Rival("alone", "the program as it is, which ends when memory is full", usual=False),
+    Rival(
+        "cpu_offload",
+        "FSDP2's CPUOffloadPolicy, on several devices",
+        "cpu_offload",
+        usual=False,
+        shards=True,
     ),
     Rival(
         "save_on_cpu",

@@ -1,7 +1,8 @@
 """Train one workload with one rival on the simulated device; print what it took as one JSON object.
 
 Runs in the simulated device's timed mode, whose variables the caller has set. Times are virtual
-nanoseconds and sizes bytes. All but "machine" is the same in every run.
+nanoseconds and sizes bytes. All but "machine" is the same in every run. Over several devices the
+training is sharded, in a process for each; figures are then those of the first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import argparse
 import json
 import os
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from lms_bench import catalogue
+from lms_bench import catalogue, ranks
 from lms_bench.measurement import Measurement
 
 
@@ -27,13 +29,20 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--iterations", type=int, default=catalogue.ITERATIONS)
     parser.add_argument("--compile", action="store_true", help="by Inductor, the model")
+    parser.add_argument("--devices", type=int, default=1, help="over which FSDP2 shards it")
     args = parser.parse_args()
     if args.iterations <= catalogue.FIRST_COUNTED:
         parser.error(f"--iterations must be more than {catalogue.FIRST_COUNTED}")
     workload = catalogue.named("workload", catalogue.WORKLOADS, args.workload)
     rival = catalogue.named("rival", catalogue.RIVALS, args.rival)
+    if args.devices > 1 and not ranks.is_rank():
+        print(ranks.run([sys.executable, *sys.argv], args.devices), end="")
+        return
     os.environ.update(rival.variables)  # read when torch is imported
-    print(json.dumps(outcome(workload, rival, args.batch, args.iterations, args.compile)))
+    found = outcome(workload, rival, args.batch, args.iterations, args.compile)
+    print(json.dumps(found), flush=True)
+    if ranks.is_rank():
+        os._exit(found["status"] != "ok")  # the others would wait for what it has queued
 
 
 def outcome(
@@ -76,7 +85,13 @@ def measure(
     import simcuda
     import torch
 
+    if ranks.is_rank():
+        ranks.join()
     training = workload.build(batch, "cuda")
+    if ranks.is_rank() and not rival.shards:
+        from lms_bench import sharding
+
+        sharding.shard(training)
     rival.prepare(training)
     if compiled:
         training.model.compile()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 Span = tuple[int, int]  # begin and end, virtual nanoseconds
-ENGINES = ("compute", "h2d", "d2h", "disk")
+ENGINES = ("compute", "h2d", "d2h", "disk", "collective")
 AGAIN = "again"  # the part of compute in which LMS makes bytes again
 
 

@@ -26,6 +26,7 @@ def fine(ms, copied=(0.0, 0.0), hidden=None, made=0.0):
             "step_ns": float(ms * MS),
             "h2d_bytes": copied[0],
             "d2h_bytes": copied[1],
+            "busy_ns": {"compute": 9.0 * MS, "collective": 2.0 * MS},
             "hidden": hidden,
             "lms_step": {"lms.recompute.bytes": made},
             "peak_reserved_bytes": NEED,

@@ -71,6 +71,33 @@ def test_a_rival_trains_and_takes_the_same_time_again(run_cell, rival, capacity)
     assert max(end for spans in found["gantt"].values() for _, end in spans) <= found["gantt_ns"]
 
 
+SHARE = 310378496  # bytes that each of two devices reserves where gpt-tiny is sharded
+
+
+@pytest.mark.parametrize(
+    ("rival", "capacity", "status"),
+    [
+        ("ideal", cells.UNLIMITED, "ok"),
+        ("alone", SHARE // 2, "oom"),
+        ("cpu_offload", int(SHARE / 1.25), "ok"),
+        ("lms", SHARE // 2, "ok"),
+    ],
+)
+def test_a_sharded_training(run_cell, rival, capacity, status):
+    found = run_cell(rival, capacity, "--devices", "2")
+    assert found["status"] == status, found
+    if status != "ok":
+        return
+    if rival == "ideal":
+        assert found["peak_reserved_bytes"] == SHARE
+    assert found["peak_reserved_bytes"] <= capacity
+    moves = rival != "ideal"
+    assert (found["h2d_bytes"] > 1e7, found["d2h_bytes"] > 1e7) == (moves, moves)
+    assert 0.4e6 < found["busy_ns"]["collective"] < 0.8e6
+    if rival == "lms":
+        assert found == run_cell(rival, capacity, "--devices", "2")
+
+
 def test_nothing_moves_when_it_fits(run_cell):
     found = run_cell("lms", int(NEED / 0.9))
     assert (found["h2d_bytes"], found["d2h_bytes"], found["hidden"]) == (0, 0, None)

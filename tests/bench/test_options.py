@@ -32,6 +32,8 @@ def lms(monkeypatch):
         (["--disk", "lots"], "lots is not a size"),
         (["--disk", "-1"], "-1 is not a size"),
         (["--compile", "--rival", "save_on_cpu"], "save_on_cpu cannot train a compiled model"),
+        (["--devices", "9"], "--devices 9: out of range"),
+        (["--rival", "cpu_offload"], "cpu_offload shards the model"),
         (["--release", "1.0"], "1.0"),
     ],
 )
@@ -99,6 +101,16 @@ def test_a_host_and_its_disk_are_part_of_the_subject(chosen):
     usual = bench_cells.subject("gpt-tiny", limited.card)
     assert (usual.host, usual.disk) == (512 << 30, 0)
     assert usual != limited and usual.slug != limited.slug
+
+
+def test_sharded_models_are_subjects_of_their_own(chosen):
+    arguments = ("--workload", "gpt-tiny", "--rival", "cpu_offload", "--devices", "2")
+    ((sharded,), rivals, _), command = chosen(*arguments)
+    assert (sharded.devices, rivals) == (2, ["cpu_offload"])
+    assert sharded.title == "gpt-tiny, batch 8, A100-SXM-40GB, FSDP2 over 2"
+    assert command == "./scripts/lms bench " + " ".join(arguments)
+    whole = bench_cells.subject("gpt-tiny", sharded.card)
+    assert whole != sharded and whole.slug != sharded.slug
 
 
 def test_the_list_names_everything(lms, capsys):

@@ -20,11 +20,11 @@ from lms_cli.errors import LmsError
 PROGRAM = """
 import argparse, json, os, sys
 parser = argparse.ArgumentParser()
-for name in ("--workload", "--rival", "--batch", "--iterations"):
+for name in ("--workload", "--rival", "--batch", "--iterations", "--devices"):
     parser.add_argument(name)
 args = parser.parse_args()
 with open({log!r}, "a") as log:
-    log.write(json.dumps([args.rival, dict(os.environ)]) + "\\n")
+    log.write(json.dumps([args.rival, os.environ | {{"DEVICES": args.devices}}]) + "\\n")
 if args.rival in {broken!r}:
     sys.exit("it broke")
 if trace := os.environ.get("PYTORCH_LMS_TRACE"):
@@ -140,6 +140,9 @@ def test_what_a_cell_runs_with(bench):
     assert lms["PYTORCH_LMS_LIMIT"] == str(5 * made_up.GIB)
     assert "'capacity': 5368709120" in lms["SETTINGS"] and "'timed'" in lms["SETTINGS"]
     assert not [name for name in ideal if name.startswith("PYTORCH_LMS")]
+    assert ideal["DEVICES"] is None
+    sharded = replace(made_up.IDEAL, subject=replace(made_up.SUBJECT, devices=3))
+    assert bench([sharded])[1]["ideal"]["DEVICES"] == "3"
 
 
 def test_what_a_cell_with_a_disk_runs_with(bench, tmp_path):

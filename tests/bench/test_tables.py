@@ -33,6 +33,28 @@ def test_speeds_are_shares_of_the_ideal():
     )
 
 
+def test_a_sharded_training_has_all_rivals_in_one_table():
+    subject = replace(made_up.SUBJECT, devices=2)
+    results = Results(
+        {
+            replace(cell, subject=subject): outcome
+            for cell, outcome in made_up.results().outcomes.items()
+        }
+    )
+    _, ranks = tables.tables(results)
+    assert ranks.title == "gpt-tiny, batch 4, A100-SXM-40GB, FSDP2 over 2: of one rank"
+    assert ranks.rows[0][:3] == ("-", "ideal", "100.0 %")
+    assert [row[:2] for row in ranks.rows[4:]] == [
+        ("2", "lms"),
+        ("2", "original"),
+        ("2", "checkpoint"),
+    ]
+    assert ranks.rows[4] == (
+        *("2", "lms", "62.5 %", "16.0", "4.00", "6.00", "10.0", "3.0", "9.0", "2.0"),
+    )
+    assert ranks.rows[6] == ("2", "checkpoint", "no memory", *"-------")
+
+
 def test_the_traffic_of_lms_is_held_against_the_bound():
     results = made_up.results()
     _, lms = tables.tables(results)

@@ -46,6 +46,7 @@ def test_read_takes_what_is_in_the_span(tmp_path):
         ("d2h", 12, 30),  # ends after
         ("h2d", 20, 22),  # begins after
         ("disk", 3, 9),
+        ("collective", 19, 21),
     ]
     path = tmp_path / "timeline.jsonl"
     path.write_text(
@@ -59,5 +60,6 @@ def test_read_takes_what_is_in_the_span(tmp_path):
         "h2d": [],
         "d2h": [(12, 20)],
         "disk": [(8, 9)],
+        "collective": [(19, 20)],
         "again": [(16, 17)],
     }

@@ -38,11 +38,13 @@ class Subject:
     compiled: bool = False  # the model, by Inductor
     host: int = HOST_LIMIT  # bytes of the host's memory
     disk: int = 0  # bytes on a disk; 0: there is none
+    devices: int = 1  # over which it is sharded; the batch is of each
 
     @property
     def title(self) -> str:
         """As tables and plots name it."""
-        how = ", compiled" if self.compiled else ""
+        how = f", FSDP2 over {self.devices}" if self.devices > 1 else ""
+        how += ", compiled" if self.compiled else ""
         how += f", {self.host / 2**30:g} GiB of host memory" if self.host != HOST_LIMIT else ""
         how += " and a disk" if self.disk else ""
         return f"{self.workload}, batch {self.batch}, {self.card}{how}"
@@ -50,7 +52,8 @@ class Subject:
     @property
     def slug(self) -> str:
         """As file names have it."""
-        how = "-compiled" if self.compiled else ""
+        how = f"-{self.devices}" if self.devices > 1 else ""
+        how += "-compiled" if self.compiled else ""
         how += "-disk" if self.disk else ""
         return f"{self.workload}-{self.batch}-{self.card}{how}"
 
@@ -130,6 +133,7 @@ def subject(
     compiled: bool = False,
     host: int = HOST_LIMIT,
     disk: int = 0,
+    devices: int = 1,
 ) -> Subject:
     """What `NAME` or `NAME@BATCH` and the name of a card stand for.
 
@@ -143,7 +147,8 @@ def subject(
             f"{workload}: {batch!r} is no batch", f"Write a number of samples: {name}@32."
         )
     simulate.card(card_name)
-    return Subject(name, int(batch) if at else found.batch, card_name, compiled, host, disk)
+    size = int(batch) if at else found.batch
+    return Subject(name, size, card_name, compiled, host, disk, devices)
 
 
 def named(what: str, name: str) -> Any:

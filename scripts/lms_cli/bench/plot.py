@@ -27,7 +27,9 @@ ENGINES = (
     ("h2d", "#4f9d5b"),
     ("d2h", "#d0743c"),
     ("disk", "#8d6cab"),
+    ("collective", "#8c8c3e"),
 )
+NOT_ALWAYS = ("disk", "collective")  # a picture has rows for them if they are used
 AGAIN = "#e3b505"  # of compute, what LMS makes again
 
 
@@ -62,15 +64,15 @@ def throughput(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def gantt(picture: dict[str, Any], path: Path) -> None:
-    """Compute, copies and the disk in one iteration, for each rival, on one scale.
+    """Compute, copies, disk and collectives in one iteration, for each rival, on one scale.
 
     What LMS makes again is a colour of its own within compute.
     """
     import matplotlib.pyplot as plt
 
     rivals = picture["rivals"]
-    uses_disk = any(shown["gantt"].get("disk") for shown in rivals.values())
-    engines = ENGINES if uses_disk else ENGINES[:-1]
+    used = {name for shown in rivals.values() for name, spans in shown["gantt"].items() if spans}
+    engines = [entry for entry in ENGINES if entry[0] in used or entry[0] not in NOT_ALWAYS]
     figure, rows = plt.subplots(
         len(rivals),
         figsize=(10, 0.6 + 0.9 * len(rivals)),

@@ -138,6 +138,8 @@ class Runner:
         arguments = ["--workload", cell.subject.workload, "--rival", cell.rival]
         arguments += ["--batch", str(cell.subject.batch), "--iterations", str(cell.iterations)]
         arguments += ["--compile"] if cell.subject.compiled else []
+        if cell.subject.devices > 1:
+            arguments += ["--devices", str(cell.subject.devices)]
         try:
             done = subprocess.run(
                 [str(python), str(bench_cells.PROGRAM), *arguments],
@@ -199,11 +201,14 @@ def measure(
 
 
 def bounds(runner: Runner, results: Results) -> dict[Cell, Bound]:
-    """What the cells on limited memory can be judged by."""
+    """What the cells on limited memory can be judged by, but for sharded ones.
+
+    Bounds know nothing of collectives.
+    """
     found: dict[Cell, Bound] = {}
     for subject in results.subjects():
         cells = [cell for cell in results.outcomes if cell.subject == subject and cell.ratio]
-        if cells:
+        if cells and subject.devices == 1:
             found |= _bounds(runner, subject, cells)
     return found
 

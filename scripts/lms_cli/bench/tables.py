@@ -29,6 +29,18 @@ DETAILS = (  # docs/benchmarks/larger-than-memory.md explains them
     "host GiB",
     "replay",
 )
+SHARDED = (  # docs/benchmarks/fsdp.md explains them; of one rank
+    "at",
+    "rival",
+    "of ideal",
+    "ms",
+    "in GB",
+    "out GB",
+    "peak GiB",
+    "host GiB",
+    "computing ms",
+    "collectives ms",
+)
 LIMITS: dict[str, Callable[[Bound], float | None]] = {
     "bound": lambda bound: bound.step_ns,
     "floor": lambda bound: bound.floor_ns,
@@ -49,9 +61,12 @@ class Table:
 
 
 def tables(results: Results) -> Iterator[Table]:
-    """Of each subject, the speeds of all rivals and the traffic of LMS."""
+    """Of each subject, the speeds of all rivals and the traffic of LMS, or of all if sharded."""
     for subject in results.subjects():
         yield speeds(results, subject)
+        if subject.devices > 1:
+            yield sharded(results, subject)
+            continue
         for rival in ("lms", "lms_copies"):
             if cells := _cells(results, subject, rival):
                 rows = tuple(_details(results, cell) for cell in cells)
@@ -74,6 +89,31 @@ def speeds(results: Results, subject: Subject) -> Table:
         if any(share != "-" for share in shares):
             rows.append((f"the {name}", *shares))
     return Table(title, ("at", *(f"{ratio:g}" for ratio in ratios)), tuple(rows))
+
+
+def sharded(results: Results, subject: Subject) -> Table:
+    """What a rank of each rival does."""
+    cells = [cell for cell in results.outcomes if cell.subject == subject]
+    cells.sort(key=lambda cell: cell.ratio or 0)
+    rows = tuple(_rank(results, cell) for cell in cells)
+    return Table(f"{subject.title}: of one rank", SHARDED, rows)
+
+
+def _rank(results: Results, cell: Cell) -> tuple[str, ...]:
+    outcome = results.outcomes[cell]
+    names = ("-" if cell.ratio is None else f"{cell.ratio:g}", cell.rival, _speed(results, cell))
+    if not outcome.ok:
+        return (*names, *("-" for _ in SHARDED[len(names) :]))
+    busy = outcome.figures["busy_ns"]
+    return (
+        *names,
+        f"{outcome.step_ns / 1e6:,.1f}",
+        *(f"{bytes / 1e9:,.2f}" for bytes in outcome.moved),
+        f"{outcome.need / GIB:,.1f}",
+        f"{outcome.host / GIB:,.1f}",
+        f"{busy['compute'] / 1e6:,.1f}",
+        f"{busy['collective'] / 1e6:,.1f}",
+    )
 
 
 def _limit(

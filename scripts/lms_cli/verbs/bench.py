@@ -11,6 +11,7 @@ from lms_bench.catalogue import ITERATIONS
 from lms_cli.environments import options
 
 CARD = "A100-SXM-40GB"
+MOST_DEVICES = 8  # each is a process
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -67,6 +68,13 @@ def configure_parser(subparsers: Any) -> None:
         default="0",
         metavar="800G",
         help="room on a disk for what leaves that memory (default: there is no disk)",
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="shard each model by FSDP2 over so many cards (default: 1, not sharded)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for results and plots (default: .lms/bench)"
@@ -149,6 +157,7 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
     entries = [cells.named("rival", name) for name in rivals]
     if args.compile:
         rivals = compilable(entries, named=bool(args.rival))
+    check_devices(args.devices, entries)
     ratios = args.ratio or list(cells.RATIOS)
     for ratio in ratios:
         if not 0.1 <= ratio <= 1000:
@@ -162,11 +171,26 @@ def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]
         )
     below = (simulate.parse_host_memory("--host", args.host), simulate.parse_size(args.disk))
     subjects = [
-        cells.subject(workload, card, args.compile, *below)
+        cells.subject(workload, card, args.compile, *below, args.devices)
         for card in args.card or [CARD]
         for workload in workloads
     ]
     return list(dict.fromkeys(subjects)), list(dict.fromkeys(rivals)), sorted(set(ratios))
+
+
+def check_devices(devices: int, rivals: list[Any]) -> None:
+    """Whether a training over so many devices makes sense, with these rivals.
+
+    Raises:
+        UsageError: it does not.
+    """
+    from lms_cli.errors import UsageError
+
+    if not 1 <= devices <= MOST_DEVICES:
+        raise UsageError(f"--devices {devices}: out of range", f"Give 1 to {MOST_DEVICES}.")
+    for rival in rivals:
+        if rival.shards and devices == 1:
+            raise UsageError(f"{rival.name} shards the model", "Give --devices 2 or more.")
 
 
 def compilable(rivals: list[Any], named: bool) -> list[str]:
@@ -215,6 +239,8 @@ def command_of(args: argparse.Namespace) -> str:
     for option, usual in (("host", "512G"), ("disk", "0")):
         if (value := getattr(args, option)) != usual:
             words += [f"--{option}", value]
+    if args.devices != 1:
+        words += ["--devices", str(args.devices)]
     if not args.bound:
         words.append("--no-bound")
     if args.iterations != ITERATIONS:
