@@ -1,4 +1,4 @@
-"""A stream that comes when all memory is the default stream's is lent what it needs."""
+"""A stream that comes when all memory is the default stream's is lent it, as is one with less."""
 
 import torch
 from harness import Address, assert_same, lms, numbers, paged_out, run_tests
@@ -13,11 +13,15 @@ SIDE = torch.cuda.Stream()
 
 def tensors_in_one_segment() -> list[torch.Tensor]:
     """More than fit, after which the memory belongs to the default stream."""
-    torch.cuda.reclaim_inactive()
-    torch.cuda.empty_cache()
+    give_all_back()
     tensors = [host.cuda() for host in HOSTS]
     assert large_segments() == [0], "memory was to become one segment of the default stream"
     return tensors
+
+
+def give_all_back() -> None:
+    torch.cuda.reclaim_inactive()
+    torch.cuda.empty_cache()
 
 
 def large_segments() -> list[int]:
@@ -45,6 +49,19 @@ def overwrite_what_is_free(blocks: int = 8) -> None:
 
 
 class TestLending(TestCase):
+    def test_the_stream_with_most_of_the_memory_gets_all_of_it(self) -> None:
+        give_all_back()
+        with torch.cuda.stream(SIDE):
+            other = HOSTS[0].cuda() * 3
+        assert len(large_segments()) == 1
+        tensors = [host.cuda() for host in HOSTS]
+        assert large_segments() == [0]
+        with torch.cuda.stream(SIDE):
+            assert_same(other * 5, HOSTS[0] * 15)
+        assert large_segments() == [0]
+        for tensor, host in zip(tensors, HOSTS, strict=True):
+            assert_same(tensor, host)
+
     def test_storages_that_come_back_to_lent_memory(self) -> None:
         """The first check, while LMS knows no sequence after which to fetch ahead."""
         with torch.cuda.stream(SIDE):

@@ -72,20 +72,23 @@ class TestRelocation(TestCase):
         sizes = [1, 3, 2, 5, 2, 1, 5, 2, 5]
         expect_room_in_pieces(sizes, gaps=[0, 2, 4, 7], wanted=6, moves=2)
 
-    def test_beside_memory_of_another_stream(self) -> None:
-        """The memory is not taken as one segment then."""
+    def test_beside_memory_of_other_streams(self) -> None:
+        """None has more than half of it, so it is not taken as one segment."""
         torch.cuda.empty_cache()  # else it would be lent of the one segment
-        side = torch.cuda.Stream(DEVICE)
-        with torch.cuda.device(DEVICE), torch.cuda.stream(side):
-            other = full(5 * COUNT, 3.0)
-        other.data_ptr()  # it stays, and its segment of 20 MiB
-        lms.set_limit_lms(196 << 20, DEVICE)  # no more than that and what follows
+        others = []
+        for _ in range(2):
+            side = torch.cuda.Stream(DEVICE)
+            with torch.cuda.device(DEVICE), torch.cuda.stream(side):
+                others.append(full(15 * COUNT, 3.0))
+            others[-1].data_ptr()  # it stays, and its segment of 60 MiB
+        lms.set_limit_lms(236 << 20, DEVICE)  # no more than those and what follows
         let_memory_run_short()
         torch.cuda.empty_cache()
-        whole = full(40 * COUNT, 0.0)
+        whole = full(25 * COUNT, 0.0)
         del whole
         expect_moves([2, 1, 2, 5, 1, 5], gaps=[0, 2, 4], wanted=5, moves=1)
-        assert other.eq(3).all()
+        for other in others:
+            assert other.eq(3).all()
         lms.set_limit_lms(0, DEVICE)
 
 

@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSDevice.h>
 
 #include <algorithm>
+#include <map>
 
 namespace at::cuda::lms {
 namespace {
@@ -14,6 +15,24 @@ constexpr size_t kUnit = size_t{2} << 20; // bytes
 constexpr size_t kTightPart = 64; // of the limit, see Gather
 constexpr int kAttempts = 4; // to take memory as one segment
 constexpr int kMostLost = 2; // times that the one is lost to small storages
+
+// The stream that has more than half of the memory, where it can become one
+// segment.
+std::optional<uintptr_t> main_stream(const Layout& layout) {
+  std::map<uintptr_t, size_t> reserved; // bytes, by stream
+  for (const auto& [address, segment] : layout.segments()) {
+    if (segment.is_private || segment.is_expandable) {
+      return std::nullopt;
+    }
+    reserved[segment.stream] += segment.size;
+  }
+  for (const auto& [stream, bytes] : reserved) {
+    if (bytes > layout.reserved() / 2) {
+      return stream;
+    }
+  }
+  return std::nullopt;
+}
 
 } // namespace
 
@@ -55,14 +74,7 @@ std::optional<cudaStream_t> Consolidation::stream() {
   if (!books.is_consolidation_due.exchange(false) || is_done_) {
     return std::nullopt;
   }
-  std::optional<uintptr_t> stream;
-  for (const auto& [address, segment] : books.map.layout().segments()) {
-    if (segment.is_private || segment.is_expandable ||
-        stream.value_or(segment.stream) != segment.stream) {
-      return std::nullopt;
-    }
-    stream = segment.stream;
-  }
+  const auto stream = main_stream(books.map.layout());
   if (!stream || !can_split_all_blocks()) {
     return std::nullopt;
   }

@@ -30,10 +30,13 @@ class Device;
 // be evicted in each iteration. So after kMostLost times memory stays as it
 // comes, until there is a new limit.
 //
-// A segment belongs to one stream, so programs that have allocated on several
+// A segment belongs to one stream. So it is that of the stream which has most
+// of the memory, as the one that computes where weights are sharded: the others
+// collect weights and gradients. They are lent what they need (Note [Lending
+// memory to other streams]); with segments of their own, some would have to go
+// back in each iteration. Programs whose streams share the memory more evenly
 // are left alone, and those with expandable segments, which are one range of
-// addresses already. A stream that comes later is lent what it needs (Note
-// [Lending memory to other streams]).
+// addresses already.
 
 // How much of the memory a piece takes that is made for an operator.
 enum class Gather {
