@@ -9,5 +9,10 @@ from lms_bench.workloads.training import Training
 
 
 def prepare(training: Training) -> None:
-    """Shard so that each part comes to the device when it is gathered, and gradients leave it."""
+    """Shard so that each part comes to the device when it is gathered, and gradients leave it.
+
+    The optimizer becomes a fused one, which is the fastest on the host.
+    """
     shard(training, CPUOffloadPolicy())
+    for group in training.optimizer.param_groups:
+        group.update(fused=True, foreach=False)
