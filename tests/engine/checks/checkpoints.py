@@ -281,8 +281,8 @@ class TestWhereTensorsGo(TestCase):
         assert_all_same(self.after_a_step(), expected)
 
     def after_a_step(self) -> list[Tensor]:
-        model = on_meta()
-        lms.load(model, self.path)
+        model = on_meta(layers=LAYERS // 2)
+        lms.load(model, self.path, strict=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, foreach=False)
         for parameter in model.parameters():
             parameter.square().mean().backward()
