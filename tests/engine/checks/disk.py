@@ -137,6 +137,7 @@ class TestDisk(TestCase):
             lms.save(model, first)
             expected = train_deep(model)
             del model
+            torch.cuda.empty_cache()  # or what is over the limit goes with the first operator
             start_afresh(DEVICE)
             with torch.device("meta"):
                 model = Deep()
