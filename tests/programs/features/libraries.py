@@ -101,6 +101,18 @@ def t5() -> Generator[None, None, Result]:
     return (yield from train_language_model("t5"))
 
 
+@feature('`transformers`: `from_pretrained(device_map="cuda")`')
+def loading() -> Generator[None, None, Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        language_model("llama").save_pretrained(folder)
+        yield
+        model = transformers.LlamaForCausalLM.from_pretrained(folder, device_map="cuda")
+    yield
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = yield from train(model, optimizer, sentences())
+    return {"losses": losses, "weights": model.state_dict()}
+
+
 @feature("`transformers`: generation with a cache of keys and values")
 def generation() -> Generator[None, None, Result]:
     model = language_model("llama").eval()
