@@ -12,14 +12,14 @@ from typing import Any
 import simcuda
 
 
-def run(program: str, *arguments: str, card: str, capacity: int, **variables: str) -> Any:
+def run(program: str, *arguments: str, card: str, capacity: int | None, **variables: str) -> Any:
     """Run a program in virtual time; return what it prints, from JSON.
 
     Args:
         program: its path.
         arguments: its own.
         card: a name in simcuda's cards.json.
-        capacity: bytes of device memory.
+        capacity: bytes of device memory. None: the card's.
         variables: of its environment, to add to those of this process.
 
     Raises:

@@ -13,13 +13,12 @@ takes no virtual time.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import children
 import simcuda
 import torch
 from torch import nn
@@ -105,14 +104,11 @@ def measure(way: str, folder: Path) -> None:
 
 def show(way: str, disk: bool, folder: Path) -> None:
     """Measures, and prints a line."""
-    base = dict(os.environ, PYTORCH_LMS_HOST_LEDGER="none", PYTORCH_LMS_HOST_LIMIT="5G")
+    below = {"PYTORCH_LMS_HOST_LIMIT": "5G"}
     if disk:
-        base |= {"PYTORCH_LMS_HOST_LIMIT": "1G", "PYTORCH_LMS_DISK": f"{folder}:8G"}
-    build = Path(os.environ["SIMCUDA_OPS_LIBRARY"]).parent.parent
-    env = simcuda.environment(build, kernels="timed", card=CARD, base=base)
-    command = [sys.executable, __file__, way, str(folder)]
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    for what, spent in zip(("load", "load and use"), json.loads(done.stdout.splitlines()[-1])):
+        below = {"PYTORCH_LMS_HOST_LIMIT": "1G", "PYTORCH_LMS_DISK": f"{folder}:8G"}
+    found = children.run(__file__, way, str(folder), card=CARD, capacity=None, **below)
+    for what, spent in zip(("load", "load and use"), found):
         moved = [f"{spent[name] / GIB:5.2f}" for name in ("into", "back", "written")]
         print(f"{way:7} disk={disk:<2} {what:13}", *moved, f"{spent['seconds']:.3f} s", flush=True)
 

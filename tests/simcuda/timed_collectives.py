@@ -25,6 +25,12 @@ def collective_ns(sent: float) -> float:
     return float(CARD["collective_ns"] + 1e9 * sent / rate)
 
 
+def around(tensor: torch.Tensor) -> float:
+    """Bytes that each rank sends to reduce a tensor over all of them, around a ring."""
+    ranks = dist.get_world_size()
+    return 2 * tensor.nbytes * (ranks - 1) / ranks
+
+
 def takes(work: Callable[[], object]) -> int:
     """Nanoseconds from when all ranks are here until this one's device has done the work."""
     dist.barrier()
@@ -46,16 +52,13 @@ def check_what_they_take() -> None:
     sent = part.nbytes * (ranks - 1)
     near(takes(lambda: dist.all_gather_into_tensor(whole, part)), collective_ns(sent))
     near(takes(lambda: dist.reduce_scatter_tensor(part, whole)), collective_ns(sent))
-    around = 2 * part.nbytes * (ranks - 1) / ranks
-    near(takes(lambda: dist.all_reduce(part)), collective_ns(around))
+    near(takes(lambda: dist.all_reduce(part)), collective_ns(around(part)))
     near(takes(lambda: dist.broadcast(part, 0)), collective_ns(part.nbytes))
 
 
 def check_the_last_one_is_waited_for() -> None:
     tensor = torch.empty(COUNT, device="cuda")
-    expected = collective_ns(
-        2 * tensor.nbytes * (dist.get_world_size() - 1) / dist.get_world_size()
-    )
+    expected = collective_ns(around(tensor))
 
     def work(late: int) -> None:
         if dist.get_rank() == late:
@@ -84,7 +87,6 @@ def check_they_run_beside_kernels() -> None:
 def check_one_comes_after_the_other_on_any_stream() -> None:
     tensors = [torch.empty(COUNT, device="cuda") for _ in range(2)]
     one, two = torch.cuda.Stream(), torch.cuda.Stream()
-    sent = 2 * tensors[0].nbytes * (dist.get_world_size() - 1) / dist.get_world_size()
 
     def work() -> None:
         with torch.cuda.stream(one):
@@ -93,7 +95,7 @@ def check_one_comes_after_the_other_on_any_stream() -> None:
         with torch.cuda.stream(two):  # ready at once
             dist.all_reduce(tensors[1])
 
-    near(takes(work), 5 * MS + 2 * collective_ns(sent))
+    near(takes(work), 5 * MS + 2 * collective_ns(around(tensors[0])))
 
 
 def check_copies_share_the_link() -> None:
