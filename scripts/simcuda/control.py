@@ -136,7 +136,8 @@ def busy(device: int = 0) -> Busy:
     Raises:
         SimulationError: this process does not run in timed mode, or has no such device.
     """
-    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in range(5)))
+    parts = range(len(dataclasses.fields(Busy)))
+    return Busy(*(_virtual(library().simcudaBusyTime(device, part)) for part in parts))
 
 
 def meter_own_time(on: bool) -> None:
