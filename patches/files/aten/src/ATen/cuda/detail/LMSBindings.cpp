@@ -10,6 +10,7 @@
 #include <ATen/cuda/detail/LMSDeviceReport.h>
 #include <ATen/cuda/detail/LMSHostDisk.h>
 #include <ATen/cuda/detail/LMSHostMemory.h>
+#include <ATen/cuda/detail/LMSWaits.h>
 #include <ATen/cuda/detail/LMSOperators.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -468,6 +469,26 @@ TORCH_LIBRARY(lms, m) {
   m.def(
       "set_hint(Storage storage, int turn, int again, bool on_host) -> ()",
       set_hint);
+  // Jobs that take turns on a device; 0 stands for none of them.
+  m.def("begin_turn(int device, int job) -> ()", [](int64_t i, int64_t job) {
+    Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
+    const Lock lock(device.mutex());
+    device.pager().books.policy->begin_turn(static_cast<uint64_t>(job));
+  });
+  m.def(
+      "announce_turn(int device, int next) -> ()", [](int64_t i, int64_t next) {
+        Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
+        const Lock lock(device.mutex());
+        device.pager().books.policy->announce_turn(static_cast<uint64_t>(next));
+      });
+  m.def("end_job(int device, int job) -> ()", [](int64_t i, int64_t job) {
+    Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
+    const Lock lock(device.mutex());
+    device.pager().books.policy->end_job(static_cast<uint64_t>(job));
+  });
+  // The addresses of two functions of C that take a device's number, which are
+  // called before and after the host waits for the device; 0: none.
+  m.def("watch_waits(int begin, int end) -> ()", watch_waits);
   m.def("release(Storage storage) -> ()", release);
   m.def(
       "is_resident(Storage storage) -> bool", [](const c10::Storage& storage) {

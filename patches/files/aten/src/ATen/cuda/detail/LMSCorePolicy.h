@@ -150,6 +150,13 @@ class Policy {
   // The page is about to be destroyed. `gain`: see Use, since its last one.
   virtual void on_death(Page* /*page*/, uint8_t /*gain*/) {}
 
+  // What runs from now on is of this job; of none in particular if it is 0.
+  virtual void begin_turn(uint64_t /*job*/) {}
+  // The iteration that begins now is the last one of the job's turn; then comes
+  // that of `next`.
+  virtual void announce_turn(uint64_t /*next*/) {}
+  virtual void end_job(uint64_t /*job*/) {}
+
   // The pages to evict so that `request.bytes` bytes become free for its
   // stream, which are contiguous unless the request is joined. Empty if there
   // is no such set.

@@ -42,7 +42,7 @@ Events Progress::overtaken_by(
     const Operator& op,
     Stream stream,
     bool makes_again) {
-  if (arriving_.empty() && write_backs_.empty()) {
+  if (arriving_.empty() && write_backs_.empty() && !world_.bounds_lead()) {
     lead_.clear();
     return {};
   }

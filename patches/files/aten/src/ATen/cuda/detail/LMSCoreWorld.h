@@ -138,6 +138,10 @@ class World {
 
   // With or without the mutex, as the next one.
   virtual const Traits& traits() const = 0;
+  // The host's lead is bounded where nothing is copied, too.
+  virtual bool bounds_lead() const {
+    return false;
+  }
   // Of an error that one of these has thrown, for people.
   virtual std::string reason_of(const std::exception& error) const {
     return error.what();

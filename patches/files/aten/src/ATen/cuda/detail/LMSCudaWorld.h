@@ -3,6 +3,7 @@
 #include <ATen/cuda/detail/LMSCudaStreams.h>
 #include <ATen/cuda/detail/LMSCudaTimes.h>
 #include <ATen/cuda/detail/LMSCoreWorld.h>
+#include <ATen/cuda/detail/LMSWaits.h>
 
 namespace at::cuda::lms {
 
@@ -61,6 +62,9 @@ class CudaWorld final : public World {
   void transfer(const std::shared_ptr<DiskTransfer>& queued, const Event& after)
       override;
   const Traits& traits() const override;
+  bool bounds_lead() const override {
+    return are_waits_watched();
+  }
   std::string reason_of(const std::exception& error) const override;
   void warn(const char* what, const std::exception& error) noexcept override;
 

@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
+#include <ATen/cuda/detail/LMSWaits.h>
 
 #include <utility>
 
@@ -214,7 +215,10 @@ void Device::finish_operator(
   }
   limit_.obey();
   consolidation_.take_place();
-  pager_.wait_for_device(sequel);
+  if (C10_UNLIKELY(!sequel.overtaken.empty())) {
+    const WaitScope wait(index_);
+    pager_.wait_for_device(sequel);
+  }
 }
 
 // Starts to manage an operator's results, and adds those that are new to

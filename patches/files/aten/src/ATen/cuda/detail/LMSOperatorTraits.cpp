@@ -18,6 +18,17 @@ bool updates_silently(const std::string& name) {
   });
 }
 
+bool reads_to_host(const std::string& name) {
+  constexpr std::array<const char*, 4> kReading{
+      "aten::_local_scalar_dense",
+      "aten::copy_",
+      "aten::equal",
+      "aten::nonzero"};
+  return std::any_of(kReading.begin(), kReading.end(), [&](const char* known) {
+    return name == known;
+  });
+}
+
 } // namespace
 
 OperatorTraits::OperatorTraits(const c10::OperatorHandle& op)
@@ -31,6 +42,7 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& op)
       schema.name().find("batch_norm") != std::string::npos &&
       schema.argumentIndexWithName("training").has_value();
   is_random = lms::is_random(op);
+  is_read_by_host = reads_to_host(schema.name());
   has_no_effects = declares_writes && !schema.is_mutable() && !is_random;
 }
 

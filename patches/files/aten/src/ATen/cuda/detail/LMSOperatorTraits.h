@@ -25,6 +25,8 @@ struct OperatorTraits {
   bool is_random; // see Note [Drawing random numbers again]
   // It writes nothing but its results and draws no random numbers.
   bool has_no_effects;
+  // The host reads its result, or may.
+  bool is_read_by_host;
 };
 
 } // namespace at::cuda::lms

@@ -9,6 +9,7 @@
 #include <ATen/cuda/detail/LMSAllocatorErrors.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <ATen/cuda/detail/LMSOperatorTouched.h>
+#include <ATen/cuda/detail/LMSWaits.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -125,6 +126,10 @@ void run_pinned(
     intercept_operators();
   }
   look_after_collectives();
+  if (C10_UNLIKELY(traits.is_read_by_host) && are_waits_watched()) {
+    wait_before_reading(
+        torch::jit::last(*stack, op.schema().arguments().size()));
+  }
   if (is_adoption_paused()) { // inside an operator, which may run again
     run_once(op, traits, below, stack, nullptr);
     return;
