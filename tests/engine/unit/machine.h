@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 // A device that is a number of bytes, for tests of policies.
@@ -77,6 +78,12 @@ class Machine {
     follow(op);
   }
 
+  // Only where jobs take turns.
+  void begin_turn(uint64_t job) {
+    job_ = job;
+    policy_->begin_turn(job);
+  }
+
   // As where memory is gathered: it has another size then.
   void set_capacity(size_t capacity) {
     capacity_ = capacity;
@@ -115,13 +122,16 @@ class Machine {
     moved_.out += page->bytes;
   }
 
+  // What other jobs have goes first.
   Page* worst() {
+    const auto rank = [this](const Page& page) {
+      return std::make_tuple(
+          page.job != job_, page.next_use, Page::kNever - page.last_use);
+    };
     Page* worst = nullptr;
     for (const auto& page : alive_) {
       if (page->resident && page->evictable &&
-          (!worst || page->next_use > worst->next_use ||
-           (page->next_use == worst->next_use &&
-            page->last_use < worst->last_use))) {
+          (!worst || rank(*page) > rank(*worst))) {
         worst = page.get();
       }
     }
@@ -148,6 +158,7 @@ class Machine {
 
   size_t capacity_;
   size_t used_ = 0;
+  uint64_t job_ = 0;
   uint64_t last_id_ = 0;
   Moved moved_;
   Pages alive_;

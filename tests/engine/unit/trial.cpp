@@ -175,4 +175,15 @@ TEST_F(ATrial, KnowsNothingOfAnotherSequence) {
   EXPECT_TRUE(trial.makes_again());
 }
 
+TEST_F(ATrial, WhatIsFasterForLayersSaysNothingOfTheWhole) {
+  trial.note_cycle(22);
+  time_making(1100);
+  EXPECT_EQ(until_timed_copying(1000), 20);
+  EXPECT_FALSE(trial.makes_again());
+  trial.note_cycle(40); // an evaluation's
+  EXPECT_FALSE(trial.makes_again());
+  trial.note_cycle(kCycle);
+  EXPECT_TRUE(trial.makes_again());
+}
+
 } // namespace

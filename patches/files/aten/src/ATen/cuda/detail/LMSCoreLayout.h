@@ -57,6 +57,7 @@ struct Page {
   // The page-in that it came with, or comes with, of all that there ever were.
   uint64_t arrives_at = 0;
   // The rest is the policy's own, in operators seen; kNever: none is known.
+  uint64_t job = 0; // that used it last, whose operators are counted
   uint64_t first_use = 0;
   uint64_t last_use = 0;
   uint64_t last_slot = 0;

@@ -134,7 +134,65 @@ void PlannedPolicy::on_operator(const Operator& op, Actions& actions) {
       use.page->gain = makes_again() ? use.gain : 0;
     }
   }
-  wishes_.list(actions.fetch);
+  list_wishes(actions.fetch);
+}
+
+// What is needed after the turn only comes with the next one.
+void PlannedPolicy::list_wishes(std::vector<Page*>& fetch) {
+  if (history_.now() > ends_at_) {
+    end_turn(); // it goes on for longer than was announced
+  }
+  wishes_.list(fetch, ends_at_);
+}
+
+// --- turns, see Note [Jobs] ---
+
+void PlannedPolicy::begin_turn() {
+  end_turn();
+  wishes_.ask_for_all_strays();
+  trial_.interrupt(history_.now());
+}
+
+void PlannedPolicy::end_turn_after_cycle() {
+  ends_at_ = plan_ ? history_.now() + plan_->length() : Page::kNever;
+}
+
+uint64_t PlannedPolicy::until_end() const {
+  return ends_at_ == Page::kNever
+      ? Page::kNever
+      : ends_at_ - std::min(ends_at_, history_.now());
+}
+
+void PlannedPolicy::list_for_turn(std::vector<Page*>& fetch) {
+  wishes_.ask_for_all_strays();
+  wishes_.list(fetch, Page::kNever);
+}
+
+void PlannedPolicy::note_driven_out(Page& page) {
+  if (!plan_) {
+    return;
+  }
+  wishes_.ask_no_more_for(page); // it would come back at once
+  if (page.needed_at() != Page::kNever) {
+    wishes_.add_stray(&page);
+  }
+}
+
+void PlannedPolicy::let_go(Page& page) {
+  on_death(&page, /*gain=*/0);
+  page.first_use = page.last_use = page.last_slot = 0;
+  page.next_use = page.death = page.makes_at = Page::kNever;
+  page.was_stray = false;
+}
+
+Page* PlannedPolicy::first_page() {
+  return history_.oldest_page();
+}
+
+// The turn ends before it is needed, or dies.
+bool PlannedPolicy::is_over(const Page& page) const {
+  return ends_at_ != Page::kNever &&
+      std::min(page.needed_at(), page.death) > ends_at_;
 }
 
 void PlannedPolicy::note_source(Page& page, uint64_t makes_at) {
@@ -215,6 +273,7 @@ bool PlannedPolicy::is_plan_due() const {
 }
 
 void PlannedPolicy::begin_plan(Actions& actions) {
+  trial_.note_cycle(history_.lag());
   // If nothing can be made, it is a plan that only copies.
   const bool makes_again = trial_.makes_again() && gains_ > 0;
   planned_for_ = capacity_;
@@ -259,7 +318,7 @@ bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
     return true;
   }
   draft_.reset();
-  wishes_.list(actions.fetch);
+  list_wishes(actions.fetch);
   return false;
 }
 
@@ -377,12 +436,17 @@ void PlannedPolicy::follow_plan(const Operator& op, Actions& actions) {
     }
     if (interval.is_evicted) {
       evict(interval, use.page, actions);
+    } else if (is_over(*use.page)) {
+      actions.evict.push_back(use.page); // another job needs the memory
+      if (use.page->needed_at() != Page::kNever) {
+        wishes_.add_stray(use.page);
+      }
     }
   }
   if (!plan_->has_traffic()) {
     return;
   }
-  wishes_.ask_for_strays(history_.now() + kStrayDistance);
+  wishes_.ask_for_strays(std::min(history_.now() + kStrayDistance, ends_at_));
   ask_for_planned(position, kMostSteps + kStepsPerUse * op.uses.size());
   for (const uint32_t number : plan_->saves(position)) {
     if (Page* page = plan_->at(number).page) {
@@ -444,7 +508,12 @@ void PlannedPolicy::note_surprises(const Operator& op) {
 
 // Operators until the page is needed, as far as that is known.
 uint64_t PlannedPolicy::distance_to(const Page& page) const {
-  return page.needed_at() - std::min(page.needed_at(), history_.now());
+  if (page.job != job_) {
+    return others_->distance_to(page);
+  }
+  const uint64_t needed_at = page.needed_at();
+  return needed_at > ends_at_ ? OtherJobs::kFar
+                              : needed_at - std::min(needed_at, history_.now());
 }
 
 Cost PlannedPolicy::cost_of(const Page& page) const {
@@ -461,8 +530,9 @@ Cost PlannedPolicy::cost_by_use(const Page& page) const {
   }
   if (page.gain > 0) {
     // Without a plan, what was used just now is likely to be needed soon.
-    const uint64_t age = history_.now() - page.last_use;
-    const uint64_t urgency = plan_ || is_first ? 0 : kUrgency / (age + kNear);
+    const bool has_age = !plan_ && !is_first && page.job == job_;
+    const uint64_t urgency =
+        has_age ? kUrgency / (history_.now() - page.last_use + kNear) : 0;
     return {0, 0, page.bytes / page.gain * (1 + urgency)};
   }
   const size_t out = page.clean ? 0 : page.bytes;
@@ -470,7 +540,8 @@ Cost PlannedPolicy::cost_by_use(const Page& page) const {
   const bool is_here = page.arrives_at <= arrived_;
   const size_t wait = page.clean && is_here ? 0 : sent_ - drained_ + page.bytes;
   if (!plan_) {
-    return {is_first ? 0 : page.last_use, wait, out};
+    const bool goes_first = is_first || page.job != job_;
+    return {goes_first ? 0 : page.last_use, wait, out};
   }
   if (is_first || page.needed_at() == Page::kNever) {
     return {0, wait, out};
@@ -511,6 +582,9 @@ bool PlannedPolicy::may_evict(const Page& page) const {
   if (page.hint.turn == Hint::Turn::kLast) {
     return false;
   }
+  if (page.job != ahead_->job) { // those of the turn are needed first
+    return page.job != job_ || is_over(page);
+  }
   const uint64_t needed_at = ahead_->needed_at();
   if (page.needed_at() == Page::kNever) {
     return page.death > needed_at;
@@ -539,12 +613,11 @@ std::vector<Page*> PlannedPolicy::choose_window(
     }
   }
   ahead_ = nullptr;
-  if (plan_) {
-    for (Page* page : pages) {
-      wishes_.ask_no_more_for(*page); // it would come back at once
-      if (!page->draining && page->needed_at() != Page::kNever) {
-        wishes_.add_stray(page);
-      }
+  for (Page* page : pages) {
+    if (!page->draining && page->job != job_) {
+      others_->note_driven_out(*page);
+    } else if (!page->draining) {
+      note_driven_out(*page);
     }
   }
   return pages;
@@ -555,10 +628,6 @@ std::vector<Page*> PlannedPolicy::choose_segments(
     size_t bytes) {
   must_plan_ = true;
   return cheapest_segments(layout, bytes, *this);
-}
-
-std::unique_ptr<Policy> make_planned_policy() {
-  return std::make_unique<PlannedPolicy>();
 }
 
 } // namespace at::cuda::lms

@@ -29,11 +29,28 @@ namespace at::cuda::lms {
 // was begun with, so what it chooses does not depend on how long it takes.
 // That of a short cycle is made at once.
 
+// What a policy asks about the pages of other jobs.
+class OtherJobs {
+ public:
+  virtual ~OtherJobs() = default;
+  // Operators until the page is needed; kFar if it is not in this turn, nor
+  // soon after.
+  static constexpr uint64_t kFar = Page::kNever >> 1;
+  virtual uint64_t distance_to(const Page& page) const = 0;
+  // It has to make room.
+  virtual void note_driven_out(Page& page) = 0;
+};
+
 // Follows the plan of a cycle while the sequence repeats. What the plan did not
 // foresee, and everything while there is none, is evicted by farthest next use
-// as far as that is known, and by least recent use otherwise.
+// as far as that is known, and by least recent use otherwise. It is that of one
+// job, or of all if none has a number; see Note [Jobs].
 class PlannedPolicy final : public Policy, private Ranking {
  public:
+  PlannedPolicy() = default;
+  PlannedPolicy(uint64_t job, OtherJobs& others)
+      : job_(job), others_(&others) {}
+
   void set_capacity(size_t bytes) override;
   void on_operator(const Operator& op, Actions& actions) override;
   bool advance(Draft& draft, Actions& actions) override;
@@ -47,6 +64,27 @@ class PlannedPolicy final : public Policy, private Ranking {
       override;
   std::vector<Page*> choose_segments(const Layout& layout, size_t bytes)
       override;
+
+  // --- turns of its job ---
+
+  // A turn begins, and ends after one cycle more.
+  void begin_turn();
+  void end_turn_after_cycle();
+  void end_turn() {
+    ends_at_ = Page::kNever;
+  }
+  // Operators until the turn ends; kNever: it is not known.
+  uint64_t until_end() const;
+  // Between turns: the pages that are to be here when the next one begins.
+  void list_for_turn(std::vector<Page*>& fetch);
+  // Another job has driven the page out.
+  void note_driven_out(Page& page);
+  // Another job uses the page from now on.
+  void let_go(Page& page);
+  // The pages, one after the other; null: there are no more.
+  Page* first_page();
+  // Operators until the page is needed, as far as that is known.
+  uint64_t distance_to(const Page& page) const;
 
   const History& history() const {
     return history_;
@@ -103,9 +141,13 @@ class PlannedPolicy final : public Policy, private Ranking {
   void replace_wishes(Wishes& other);
   void note_surprises(const Operator& op);
   static void foretell(const Interval& interval, uint64_t now, Page& page);
-  uint64_t distance_to(const Page& page) const;
+  bool is_over(const Page& page) const;
+  void list_wishes(std::vector<Page*>& fetch);
   void evict(Interval& interval, Page* page, Actions& actions);
 
+  const uint64_t job_ = 0;
+  OtherJobs* const others_ = nullptr; // null: there are none
+  uint64_t ends_at_ = Page::kNever; // the turn, with this operator
   size_t capacity_ = Page::kNever;
   size_t planned_for_ = 0; // the capacity of the latest plan; 0: there was none
   // A request found no room: only then does anything move.

@@ -2,6 +2,13 @@
 
 namespace at::cuda::lms {
 
+void Trial::note_cycle(uint64_t operators) {
+  if (operators > kMuchLonger * longest_) {
+    forget();
+    longest_ = operators;
+  }
+}
+
 bool Trial::declines(double copying_us) {
   const double reckoned_us = kTimed * copying_us;
   if (makes_again_ || is_over_ ||
@@ -18,6 +25,11 @@ void Trial::begin(uint64_t now, uint64_t gains) {
   planned_gains_ = gains;
   phase_ = Phase::kSettling;
   ++plans_;
+}
+
+void Trial::interrupt(uint64_t now) {
+  begun_at_ = now;
+  phase_ = Phase::kSettling;
 }
 
 void Trial::end_plan() {

@@ -27,6 +27,11 @@ class Trial {
     return makes_again_;
   }
 
+  // A plan is to be made of a cycle of so many operators. Much longer ones than
+  // before are of another sequence: layers of a forward pass, which are alike,
+  // are a cycle, too.
+  void note_cycle(uint64_t operators);
+
   // A plan has been made. True if it is not to be followed: the one before is
   // faster than this one can be. `copying_us`: see Plan.
   bool declines(double copying_us);
@@ -40,6 +45,8 @@ class Trial {
       uint64_t cycle,
       uint64_t gains,
       const Clock& clock);
+  // Something else ran in between: what is being timed is timed anew.
+  void interrupt(uint64_t now);
   // None is followed any more. Where that happens before copies have been timed
   // it would again, so they are not tried any more.
   void end_plan();
@@ -66,6 +73,7 @@ class Trial {
   // that is known of one part in kMoreGains more, but not after kMostPlans.
   static constexpr uint64_t kMoreGains = 8;
   static constexpr int kMostPlans = 3;
+  static constexpr uint64_t kMuchLonger = 2; // times
 
   // The time begins and ends with a mark. The host is ahead of the device by
   // then, so they pass later.
@@ -77,6 +85,7 @@ class Trial {
 
   bool makes_again_ = true;
   bool is_over_ = false;
+  uint64_t longest_ = 0; // cycle of which a plan was made, operators
   int plans_ = 0; // of this kind, one after the other
   uint64_t begun_at_ = 0; // the operator
   uint64_t planned_gains_ = 0;

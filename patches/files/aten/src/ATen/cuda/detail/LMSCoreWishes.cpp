@@ -63,12 +63,18 @@ void Wishes::ask_for(ByNeed& strays, uint64_t until) {
   }
 }
 
-void Wishes::list(std::vector<Page*>& fetch) {
+void Wishes::ask_for_all_strays() {
+  while (!strays_.empty()) {
+    ask_for(strays_, Page::kNever);
+  }
+}
+
+void Wishes::list(std::vector<Page*>& fetch, uint64_t until) {
   size_t come = 0; // and stay asked for
   size_t forgotten = 0;
   auto next = asked_.begin();
-  while (next != asked_.end() && fetch.size() < kFetchesAtOnce &&
-         forgotten < kMostPerOperator) {
+  while (next != asked_.end() && next->first.first <= until &&
+         fetch.size() < kFetchesAtOnce && forgotten < kMostPerOperator) {
     ++work_;
     Page* page = next->second;
     bool to_fetch =

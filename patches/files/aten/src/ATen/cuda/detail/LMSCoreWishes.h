@@ -25,8 +25,11 @@ class Wishes {
   void ask_for_strays(uint64_t until);
   void ask_for_first_strays(uint64_t until);
 
-  // Adds the pages that are to be fetched after an operator.
-  void list(std::vector<Page*>& fetch);
+  void ask_for_all_strays();
+
+  // Adds the pages that are to be fetched after an operator, of those that are
+  // needed by `until`.
+  void list(std::vector<Page*>& fetch, uint64_t until);
 
   // Steps so far, each one page in one of the lists.
   uint64_t work() const {
