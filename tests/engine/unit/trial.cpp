@@ -175,6 +175,19 @@ TEST_F(ATrial, KnowsNothingOfAnotherSequence) {
   EXPECT_TRUE(trial.makes_again());
 }
 
+TEST_F(ATrial, TheSecondPlanThatCopiesMayBeDeclinedToo) {
+  time_making(600);
+  EXPECT_EQ(until_asked(1000), 1); // the first, made of the other kind's cycle
+  reckoned_us = 1000; // by what the second knows
+  EXPECT_TRUE(trial.declines(reckoned_us));
+  EXPECT_TRUE(trial.makes_again());
+  EXPECT_FALSE(trial.is_of_kind());
+  follow_another();
+  EXPECT_TRUE(trial.is_of_kind());
+  EXPECT_EQ(until_asked(600), 1); // it was made of the other kind's cycle, too
+  EXPECT_EQ(until_asked(600), 20);
+}
+
 TEST_F(ATrial, WhatIsFasterForLayersSaysNothingOfTheWhole) {
   trial.note_cycle(22);
   time_making(1100);

@@ -308,7 +308,7 @@ bool PlannedPolicy::advance(Draft& draft, Actions& actions) {
   }
   if (!draft_->is_followed) {
     if (trial_.declines(draft_->plan->copying_us())) {
-      is_plan_wanted_ = false;
+      is_plan_wanted_ = !trial_.is_of_kind();
       draft_.reset();
       return false;
     }

@@ -16,7 +16,7 @@ bool Trial::declines(double copying_us) {
     return false;
   }
   makes_again_ = is_over_ = true;
-  plans_ = kMostPlans;
+  plans_ = follows_copies_ ? 0 : kMostPlans;
   return true;
 }
 
@@ -24,6 +24,7 @@ void Trial::begin(uint64_t now, uint64_t gains) {
   begun_at_ = now;
   planned_gains_ = gains;
   phase_ = Phase::kSettling;
+  follows_copies_ = !makes_again_;
   ++plans_;
 }
 
@@ -34,6 +35,7 @@ void Trial::interrupt(uint64_t now) {
 
 void Trial::end_plan() {
   plans_ = 0;
+  follows_copies_ = false;
   if (!makes_again_ && !is_over_) {
     makes_again_ = is_over_ = true;
   }

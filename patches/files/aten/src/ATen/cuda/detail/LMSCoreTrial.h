@@ -35,6 +35,11 @@ class Trial {
   // A plan has been made. True if it is not to be followed: the one before is
   // faster than this one can be. `copying_us`: see Plan.
   bool declines(double copying_us);
+  // The plan that is followed is of the kind that is to be: else another one is
+  // to be made. It is not where the second one that only copies is declined.
+  bool is_of_kind() const {
+    return follows_copies_ != makes_again_;
+  }
   // It is followed from the operator on. `gains`: of its intervals, those whose
   // pages could be made again.
   void begin(uint64_t now, uint64_t gains);
@@ -85,6 +90,7 @@ class Trial {
 
   bool makes_again_ = true;
   bool is_over_ = false;
+  bool follows_copies_ = false; // a plan that only copies
   uint64_t longest_ = 0; // cycle of which a plan was made, operators
   int plans_ = 0; // of this kind, one after the other
   uint64_t begun_at_ = 0; // the operator
