@@ -76,6 +76,26 @@ TEST_F(ThePager, a_page_goes_and_comes_back) {
   EXPECT_EQ(world.waits[0].second, world.copies[1].end);
 }
 
+TEST_F(ThePager, the_hosts_copy_of_a_page_may_go_to_another_device) {
+  PageEntry* page = make();
+  const auto take = [&](Event& ready) {
+    const Lock lock(world.pager.books.mutex);
+    return world.pager.residence.take_copy(page, ready);
+  };
+  Event ready;
+  EXPECT_TRUE(take(ready).empty()); // it is on the device
+  EXPECT_EQ(world.evict_all(), 1u);
+  world.pin(page);
+  EXPECT_TRUE(take(ready).empty());
+  world.unpin(page);
+  HostPieces taken = take(ready);
+  EXPECT_FALSE(taken.empty());
+  EXPECT_EQ(ready, world.copies.front().end);
+  EXPECT_THROW(world.use(page), std::runtime_error); // no other bytes instead
+  const Lock lock(world.pager.books.mutex);
+  world.free_on_host(std::move(taken), nullptr);
+}
+
 TEST_F(ThePager, a_page_may_begin_on_the_host) {
   pages.emplace_back(world.make_on_host(), Ender{&world});
   PageEntry* page = pages.back().get();

@@ -466,6 +466,19 @@ TORCH_LIBRARY(lms, m) {
       [](const at::Tensor& source, int64_t i) {
         return load_to_host(source, static_cast<c10::DeviceIndex>(i));
       });
+  // None where it has to be copied. References as storage_references counts
+  // them.
+  m.def(
+      "move_to_device(Storage storage, int references, int device) -> Tensor?",
+      [](const c10::Storage& storage, int64_t references, int64_t i) {
+        return move_to_device(
+            storage, references, static_cast<c10::DeviceIndex>(i));
+      });
+  m.def(
+      "storage_references(Storage storage) -> int",
+      [](const c10::Storage& storage) {
+        return static_cast<int64_t>(storage.use_count());
+      });
   m.def(
       "set_hint(Storage storage, int turn, int again, bool on_host) -> ()",
       set_hint);

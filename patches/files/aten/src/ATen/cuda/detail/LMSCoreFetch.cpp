@@ -97,6 +97,9 @@ void Fetcher::bring_to_host(PageEntry* page) {
   do {
     const Lock lock(books_.mutex);
     if (books_.disk.bring_to_host(page, wait)) {
+      if (page->host.empty()) {
+        throw std::runtime_error("LMS has moved a tensor's bytes elsewhere");
+      }
       return;
     }
   } while (books_.world.finish(wait));

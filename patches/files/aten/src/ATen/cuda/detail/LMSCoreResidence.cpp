@@ -22,6 +22,14 @@ void Residence::begin_on_host(PageEntry* page, HostPieces host) {
   page->update();
 }
 
+HostPieces Residence::take_copy(PageEntry* page, Event& ready) {
+  if (!page->is_on_host() || page->pins > 0 || page->transfer) {
+    return {};
+  }
+  ready = std::exchange(page->write_back, nullptr);
+  return std::exchange(page->host, {});
+}
+
 void Residence::end(PageEntry* page, Freed& freed) {
   page->dead = true;
   page->evictable = false;

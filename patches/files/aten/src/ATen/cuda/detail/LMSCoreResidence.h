@@ -21,6 +21,9 @@ class Residence {
   void begin(PageEntry* page, Block* block);
   // The same of a page without memory, whose bytes are on the host.
   void begin_on_host(PageEntry* page, HostPieces host);
+  // Takes away the host's copy of a page that nobody uses any more. Empty if
+  // its bytes are elsewhere. The copy is complete when `ready` has happened.
+  HostPieces take_copy(PageEntry* page, Event& ready);
   // Its storage is gone, and its memory has been taken from it or freed; what
   // is left of it goes with its last pin.
   void end(PageEntry* page, Freed& freed);

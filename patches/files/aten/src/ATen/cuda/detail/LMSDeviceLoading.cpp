@@ -45,11 +45,12 @@ void fill(const HostPieces& pieces, const char* bytes, size_t count) {
   }
 }
 
-// A storage that is managed from its beginning. Null if LMS has been turned off
-// meanwhile: nobody would bring the bytes back.
+// A storage that is managed from its beginning. Null, with the memory still the
+// caller's, if LMS has been turned off meanwhile: nobody would bring the bytes
+// back.
 c10::Storage begin_on_host(
     Device& device,
-    HostPieces host,
+    HostPieces& host,
     size_t bytes,
     cudaStream_t home) {
   const c10::Device where(c10::DeviceType::CUDA, device.index());
@@ -61,7 +62,6 @@ c10::Storage begin_on_host(
       /*resizable=*/true);
   const Lock lock(device.mutex());
   if (!Settings::get().enabled()) {
-    device.world().free_on_host(std::move(host), nullptr);
     return {};
   }
   auto* record =
@@ -81,6 +81,40 @@ at::Tensor tensor_like(const at::Tensor& source, c10::Storage storage) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
       source.sizes(), source.strides());
   return tensor;
+}
+
+// It has left its device, or leaves it now. False if it cannot.
+bool evict_to_host(ManagedStorage* record) {
+  Device& device = record->device;
+  HostMemory::Wait wait(/*is_allowed=*/true);
+  do {
+    const Lock lock(device.mutex());
+    if (record->is_on_host()) {
+      return true;
+    }
+    if (record->state == ManagedStorage::State::kResident &&
+        record->evictable && !device.recipes().is_kept(*record)) {
+      (void)device.pager().residence.page_out(record, wait, std::nullopt);
+    }
+    if (record->is_on_host()) {
+      return true;
+    }
+  } while (device.world().finish(wait));
+  return false;
+}
+
+// Empty if it is not to be had.
+HostPieces take_copy(
+    ManagedStorage* record,
+    const c10::Storage& storage,
+    int64_t references,
+    Event& ready) {
+  Device& device = record->device;
+  const Lock lock(device.mutex());
+  return static_cast<int64_t>(storage.use_count()) != references ||
+          device.recipes().is_kept(*record)
+      ? HostPieces()
+      : device.pager().residence.take_copy(record, ready);
 }
 
 } // namespace
@@ -108,11 +142,54 @@ std::optional<at::Tensor> load_to_host(
     return std::nullopt;
   }
   fill(host, static_cast<const char*>(source.const_data_ptr()), bytes);
-  c10::Storage storage = begin_on_host(device, std::move(host), bytes, home);
+  c10::Storage storage = begin_on_host(device, host, bytes, home);
   if (!storage) {
+    const Lock lock(device.mutex());
+    device.world().free_on_host(std::move(host), nullptr);
     return std::nullopt;
   }
   return tensor_like(source, std::move(storage));
+}
+
+std::optional<at::Tensor> move_to_device(
+    const c10::Storage& storage,
+    int64_t references,
+    c10::DeviceIndex index) {
+  ManagedStorage* record = storage.device_type() == c10::DeviceType::CUDA
+      ? managed(storage.unsafeGetStorageImpl())
+      : nullptr;
+  if (!record || record->held || record->device.index() == index ||
+      !would_be_managed(storage.nbytes()) || !evict_to_host(record)) {
+    return std::nullopt;
+  }
+  Event ready;
+  HostPieces host = take_copy(record, storage, references, ready);
+  if (host.empty()) {
+    return std::nullopt;
+  }
+  // The other device has its own books, in which the copy is complete.
+  const bool is_complete = !ready || record->device.world().wait_on_host(ready);
+  c10::cuda::CUDAGuard on_device(index);
+  c10::Storage moved = is_complete
+      ? begin_on_host(
+            Device::get(index),
+            host,
+            storage.nbytes(),
+            c10::cuda::getCurrentCUDAStream(index).stream())
+      : c10::Storage();
+  if (!moved) {
+    const Lock lock(record->device.mutex());
+    record->host = std::move(host);
+    record->write_back = std::move(ready);
+    return std::nullopt;
+  }
+  auto bytes = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(moved),
+      c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      caffe2::TypeMeta::Make<uint8_t>());
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous(
+      {static_cast<int64_t>(storage.nbytes())});
+  return bytes;
 }
 
 } // namespace at::cuda::lms

@@ -27,4 +27,22 @@ std::optional<at::Tensor> load_to_host(
     const at::Tensor& source,
     c10::DeviceIndex index);
 
+// Note [Moving to another device]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// A job that goes on another device (torch.cuda.lms.jobs) takes its storages
+// with it. What has left the first device lies in LMS's host memory, which all
+// devices share, so its new storage begins with that copy. What is still there
+// leaves as it would have sooner or later, since other jobs run there now.
+//
+// The old storage has no bytes then. So that happens only where nobody but the
+// caller has it, and no dropped page is made from it; else the caller copies.
+
+// A storage on the device with the bytes of another device's, as a tensor of
+// bytes. `references`: those to the old storage that the caller knows of.
+// Nothing, if the bytes cannot go by way of LMS's host memory.
+std::optional<at::Tensor> move_to_device(
+    const c10::Storage& storage,
+    int64_t references,
+    c10::DeviceIndex index);
+
 } // namespace at::cuda::lms
