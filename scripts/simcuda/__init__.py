@@ -24,10 +24,12 @@ from simcuda.control import (
 )
 from simcuda.environ import environment
 from simcuda.host_thread import HostThread
+from simcuda.lanes import Lanes
 
 __all__ = [
     "Busy",
     "HostThread",
+    "Lanes",
     "SimulationError",
     "Stats",
     "active",

@@ -130,6 +130,20 @@ SIMCUDA_API int64_t simcudaBusyTime(int device, int part);
 // Returns 0, or -1 when the file cannot be written.
 SIMCUDA_API int simcudaRecordTimeline(const char* path);
 
+// Hosts of several devices in virtual time, see lanes.h; -1 where there is no
+// such device, or no virtual time, or for the third where the lane is stopped.
+SIMCUDA_API int simcudaStartLane(int device);
+SIMCUDA_API int simcudaStopLane(int device);
+SIMCUDA_API int simcudaEnterLane(int device);
+SIMCUDA_API void simcudaPauseLanes();
+SIMCUDA_API void simcudaResumeLanes();
+SIMCUDA_API void simcudaSetPatienceOfLanes(double seconds);
+// Locks in virtual time, by number; -1 where there is none.
+SIMCUDA_API int simcudaMakeLock();
+SIMCUDA_API void simcudaAcquire(int lock);
+// -1 when nobody has the lock.
+SIMCUDA_API int simcudaRelease(int lock);
+
 // Real nanoseconds that the calling threads have spent in the simulation, in
 // functions of the CUDA runtime and in simcudaTime: what a program's own work
 // on the host costs is the rest. Counted only while asked for.

@@ -37,7 +37,7 @@ class Encounter : public Meeting {
 extern "C" {
 
 SIMCUDA_API void simcudaSpendOperation() {
-  timing::join_program();
+  timing::begin_operator();
   timing::spend(card().operation());
 }
 
@@ -120,5 +120,49 @@ SIMCUDA_API int64_t simcudaBusyTime(int device, int part) {
 
 SIMCUDA_API int simcudaRecordTimeline(const char* path) {
   return timed() && timing::record_timeline(path) ? 0 : -1;
+}
+
+SIMCUDA_API int simcudaStartLane(int device) {
+  if (!timed() || !valid_device(device)) {
+    return -1;
+  }
+  timing::start_lane(device);
+  return 0;
+}
+
+SIMCUDA_API int simcudaStopLane(int device) {
+  if (!timed() || !valid_device(device)) {
+    return -1;
+  }
+  timing::stop_lane(device);
+  return 0;
+}
+
+SIMCUDA_API int simcudaEnterLane(int device) {
+  return timed() && valid_device(device) && timing::enter_lane(device) ? 0 : -1;
+}
+
+SIMCUDA_API void simcudaPauseLanes() {
+  timing::pause_lanes();
+}
+
+SIMCUDA_API void simcudaResumeLanes() {
+  timing::resume_lanes();
+}
+
+SIMCUDA_API void simcudaSetPatienceOfLanes(double seconds) {
+  timing::set_patience_of_lanes(seconds);
+}
+
+SIMCUDA_API int simcudaMakeLock() {
+  return timed() ? timing::make_lock() : -1;
+}
+
+SIMCUDA_API void simcudaAcquire(int lock) {
+  timing::acquire(lock);
+}
+
+SIMCUDA_API int simcudaRelease(int lock) {
+  return timing::release(lock) ? 0 : -1;
 }
 }

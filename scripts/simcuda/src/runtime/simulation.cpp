@@ -55,8 +55,8 @@ uint64_t Simulation::add_meeting(int stream, std::shared_ptr<Meeting> meeting,
   return add(stream, std::move(item));
 }
 
-bool Simulation::done(int stream, uint64_t number) const {
-  return queues_[static_cast<size_t>(stream)].done >= number;
+bool Simulation::done(Point point) const {
+  return queues_[static_cast<size_t>(point.stream)].done >= point.number;
 }
 
 uint64_t Simulation::last(int stream) const {
@@ -72,17 +72,25 @@ void Simulation::run_to(Time limit) {
   }
 }
 
-Time Simulation::run_until(int stream, uint64_t number) {
+void Simulation::run_to_first(Time limit, const std::vector<Point>& points) {
+  const auto is_reached = [&] {
+    return std::any_of(points.begin(), points.end(),
+                       [this](Point point) { return done(point); });
+  };
   settle();
-  while (!done(stream, number) && step(kNever)) {
+  while (!is_reached() && step(limit)) {
   }
+}
+
+Time Simulation::run_until(Point point) {
+  run_to_first(kNever, {point});
   return now_;
 }
 
 Time Simulation::run_out(int device) {
   for (size_t i = 0; i < queues_.size(); ++i) {
     if (queues_[i].device == device) {
-      run_until(static_cast<int>(i), queues_[i].last);
+      run_until({static_cast<int>(i), queues_[i].last});
     }
   }
   return now_;
@@ -148,7 +156,7 @@ bool Simulation::pass_controls() {
 
 bool Simulation::may_pass(Item& item) const {
   if (item.kind == Kind::Work || item.from > now_ ||
-      (item.kind == Kind::Wait && !done(item.other, item.number))) {
+      (item.kind == Kind::Wait && !done({item.other, item.number}))) {
     return false;
   }
   if (item.meeting) {

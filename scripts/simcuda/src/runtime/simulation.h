@@ -41,6 +41,12 @@ struct Sharing {
   bool collectives_on_link = false;
 };
 
+// Where a stream has done `number` of what was queued.
+struct Point {
+  int stream;
+  uint64_t number;
+};
+
 // Where streams of several processes wait for each other.
 class Meeting {
  public:
@@ -52,7 +58,14 @@ class Meeting {
 
 class Simulation {
  public:
+  static constexpr Time kNever = std::numeric_limits<Time>::max();
+
   Simulation(int devices, Sharing sharing);
+
+  // Until then all has happened.
+  Time now() const {
+    return now_;
+  }
 
   int add_stream(int device);
 
@@ -65,14 +78,16 @@ class Simulation {
   // `when` is set to the time at which the stream gets there.
   uint64_t add_stamp(int stream, std::shared_ptr<Time> when, Time from);
 
-  bool done(int stream, uint64_t number) const;
+  bool done(Point point) const;
   uint64_t last(int stream) const;
   size_t depth(int stream) const;
 
   // Lets everything happen that happens until `limit`.
   void run_to(Time limit);
-  // Lets everything happen until the stream has done `number`; returns when.
-  Time run_until(int stream, uint64_t number);
+  // As the above, but not beyond where the first of the points is reached.
+  void run_to_first(Time limit, const std::vector<Point>& points);
+  // Lets everything happen until the point is reached; returns when.
+  Time run_until(Point point);
   // As the above, for all streams of a device.
   Time run_out(int device);
 
@@ -117,8 +132,6 @@ class Simulation {
     double speed = 1;
     Time ends = 0;
   };
-
-  static constexpr Time kNever = std::numeric_limits<Time>::max();
 
   uint64_t add(int stream, Item item);
   bool step(Time limit);

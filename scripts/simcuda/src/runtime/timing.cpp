@@ -1,23 +1,14 @@
 #include "timing.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <map>
-#include <mutex>
 #include <utility>
 
-#include "card.h"
 #include "config.h"
-#include "driver_lock.h"
 #include "memory.h"
-#include "timeline.h"
+#include "mutexes.h"
+#include "world.h"
 
 namespace simcuda::timing {
 namespace {
@@ -26,126 +17,77 @@ namespace {
 constexpr size_t kDepth = 1024;
 // What was announced and nobody does for so long, in real time, is given up.
 constexpr std::chrono::seconds kPatience{60};
-
-struct World {
-  std::mutex mutex;
-  DriverLock driver;
-  std::condition_variable driver_changed;
-  // The last device is the host, which has a stream if it has work of its own.
-  Simulation simulation{config().devices + 1, card().sharing};
-  int host_stream = -1;
-  Time program = 0;  // the program's clock
-  std::array<std::array<Time, kParts>, 16> busy{};
-  Timeline timeline;
-  // By communicator, where its last collective is: stream and number.
-  std::map<const void*, std::pair<int, uint64_t>> collectives;
-
-  World() {
-    timeline.open(config().timeline);
-    simulation.observer = [this](const Interval& interval) {
-      if (interval.device == config().devices) {
-        return;
-      }
-      busy[static_cast<size_t>(interval.device)]
-          [static_cast<size_t>(interval.part)] += interval.end - interval.start;
-      timeline.write(interval);
-    };
-  }
-};
-
-World& world() {
-  static World* w = new World;
-  return *w;
-}
-
-// One thread's clock. All functions need the world's lock.
-class Clock {
- public:
-  Time now(const World& w) {
-    mine_ = std::max(mine_, w.program);
-    return in_program_ ? w.program : mine_;
-  }
-  void advance_to(World& w, Time time) {
-    Time& clock = in_program_ ? w.program : mine_;
-    clock = std::max(now(w), time);
-  }
-  void begin(Time time) {
-    worked_until_ = time;
-  }
-  void spend(World& w, Time time) {
-    const Time before = std::exchange(worked_until_, worked_until_ + time);
-    advance_to(w, now(w) + time);
-    if (!in_program_ && config().driver_lock) {
-      if (holds_driver_) {
-        w.driver.hold(before, worked_until_);
-      }
-      w.driver.advance(number_, worked_until_);
-      w.driver_changed.notify_all();
-    }
-  }
-  void hold_driver(bool holds) {
-    holds_driver_ = holds;
-  }
-  Time worked_until() const {
-    return worked_until_;
-  }
-  void join_program() {
-    in_program_ = true;
-  }
-  bool in_program() const {
-    return in_program_;
-  }
-  int number() const {
-    return number_;
-  }
-
- private:
-  static int next_number() {
-    static std::atomic<int> last{0};
-    return ++last;
-  }
-
-  const int number_ = next_number();
-  bool in_program_ = getpid() == static_cast<pid_t>(syscall(SYS_gettid));
-  Time mine_ = 0;
-  Time worked_until_ = 0;  // from the thread's start on, without any wait
-  bool holds_driver_ = false;
-};
-
-Clock& clock() {
-  thread_local Clock mine;
-  return mine;
-}
+// Lanes go on so far ahead of others, to save turns; about one operator.
+constexpr Time kSlack = 20'000;
 
 thread_local bool is_host_work = false;
 
-// Waits until the stream has room; returns the time.
-Time make_room(World& w, int stream) {
-  Simulation& simulation = w.simulation;
-  simulation.run_to(w.program);
-  if (const size_t depth = simulation.depth(stream); depth >= kDepth) {
-    const uint64_t oldest = simulation.last(stream) - depth + 1;
-    clock().advance_to(w, simulation.run_until(stream, oldest));
+// A call of a thread: it has the world's lock, and its lane's turn.
+struct Call {
+  const bool may_give_way = mutexes_held() == 0;
+  World& w = world();
+  Lanes::Guard guard{w.mutex};
+  Clock& mine = clock();
+  int lane;  // -1: none
+
+  explicit Call(bool joins_program = false) {
+    if (joins_program) {
+      mine.join_program(w);
+    }
+    lane = mine.lane(w);
+    if (lane >= 0) {
+      w.lanes.enter(lane, guard);
+    }
   }
-  return clock().now(w);
-}
+
+  // Lets lanes go first that are earlier by so much.
+  void give_way(Time slack) {
+    if (lane >= 0 && may_give_way) {
+      w.lanes.give_way(lane, slack, guard);
+    }
+  }
+
+  // Moves the thread's clock to where the point is reached.
+  void wait(Point point) {
+    if (lane >= 0 && may_give_way) {
+      w.lanes.wait(lane, point, guard);
+    } else if (lane < 0 && mine.in_program(w)) {
+      mine.advance_to(w, w.simulation.run_until(point));
+    } else {
+      mine.advance_to(w, w.simulation.ahead().run_until(point));
+    }
+  }
+
+  // Waits until the stream has room; returns the time.
+  Time make_room(int stream) {
+    w.advance();
+    if (const size_t depth = w.simulation.depth(stream); depth >= kDepth) {
+      wait({stream, w.simulation.last(stream) - depth + 1});
+    }
+    return mine.now(w);
+  }
+};
 
 }  // namespace
 
 Time now() {
-  std::lock_guard<std::mutex> lock(world().mutex);
-  return clock().now(world());
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  return clock().now(w);
 }
 
 void spend(Time time) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
+  Call call;
   if (is_host_work) {
-    w.simulation.add_work(w.host_stream, Part::Compute, time, "host",
-                          clock().now(w));
+    call.w.simulation.add_work(call.w.host_stream, Part::Compute, time, "host",
+                               call.mine.now(call.w));
     return;
   }
-  clock().spend(w, time);
+  call.mine.spend(call.w, time);
+}
+
+void begin_operator() {
+  Call(true).give_way(kSlack);
 }
 
 void begin_host_work() {
@@ -169,9 +111,8 @@ void wait_for_host(uint64_t number) {
 }
 
 void wait_for(Time time) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  clock().advance_to(w, time);
+  const Call call;
+  call.mine.advance_to(call.w, time);
 }
 
 void begin_thread(Time time) {
@@ -196,17 +137,20 @@ int thread_number() {
   return clock().number();
 }
 
-void join_program() {
-  clock().join_program();
-}
-
 bool in_program() {
-  return clock().in_program();
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  return clock().in_program(w);
 }
 
 Time program_now() {
-  std::lock_guard<std::mutex> lock(world().mutex);
-  return world().program;
+  World& w = world();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (!w.lanes.are_on()) {
+    return w.program;
+  }
+  const int lane = clock().lane(w);
+  return lane >= 0 ? w.lanes.clock(lane) : w.lanes.latest();
 }
 
 HoldsDriver::HoldsDriver() {
@@ -218,35 +162,37 @@ HoldsDriver::~HoldsDriver() {
 }
 
 void wait_for_driver() {
-  if (!config().driver_lock || !clock().in_program()) {
+  if (!config().driver_lock) {
     return;
   }
-  World& w = world();
-  std::unique_lock<std::mutex> lock(w.mutex);
-  while (true) {
+  Call call;
+  World& w = call.w;
+  while (call.mine.in_program(w)) {
+    const Time now = call.mine.now(w);
     const bool is_known = w.driver_changed.wait_for(
-        lock, kPatience, [&w] { return w.driver.knows(w.program); });
+        call.guard, kPatience, [&] { return w.driver.knows(now); });
     if (!is_known) {
-      w.driver.give_up_unknown(w.program);
+      w.driver.give_up_unknown(now);
       std::fprintf(stderr,
                    "simcuda: memory that is kept from forks (MADV_DONTFORK) "
                    "was expected to be page-locked, and was not\n");
     }
-    const Time free = w.driver.free_from(w.program);
-    if (free == w.program) {
+    const Time free = w.driver.free_from(now);
+    if (free == now) {
       return;
     }
-    clock().advance_to(w, free);
+    call.mine.advance_to(w, free);
   }
 }
 
 void announce_page_locking(const void* begin, size_t bytes) {
-  if (!config().driver_lock || !clock().in_program()) {
+  if (!config().driver_lock) {
     return;
   }
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.driver.announce(number(begin), bytes, w.program);
+  const Call call;
+  if (call.mine.in_program(call.w)) {
+    call.w.driver.announce(number(begin), bytes, call.mine.now(call.w));
+  }
 }
 
 void work_on(const void* address) {
@@ -255,7 +201,7 @@ void work_on(const void* address) {
   }
   World& w = world();
   std::lock_guard<std::mutex> lock(w.mutex);
-  if (clock().in_program()) {
+  if (clock().in_program(w)) {
     w.driver.give_up(number(address));  // it cannot wait for itself
   } else {
     w.driver.take_on(clock().number(), number(address));
@@ -278,35 +224,32 @@ int add_stream(int device) {
 }
 
 uint64_t add_work(int stream, Part part, Time takes, const char* name) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  const Time from = make_room(w, stream);
-  return w.simulation.add_work(stream, part, takes, name, from);
+  Call call;
+  const Time from = call.make_room(stream);
+  return call.w.simulation.add_work(stream, part, takes, name, from);
 }
 
 uint64_t add_wait(int stream, int other, uint64_t number) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  const Time from = make_room(w, stream);
-  return w.simulation.add_wait(stream, other, number, from);
+  Call call;
+  const Time from = call.make_room(stream);
+  return call.w.simulation.add_wait(stream, other, number, from);
 }
 
 uint64_t add_stamp(int stream, std::shared_ptr<Time> when) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  const Time from = make_room(w, stream);
-  return w.simulation.add_stamp(stream, std::move(when), from);
+  Call call;
+  const Time from = call.make_room(stream);
+  return call.w.simulation.add_stamp(stream, std::move(when), from);
 }
 
 uint64_t add_collective(int stream, const void* communicator,
                         const std::shared_ptr<Meeting>& meeting, Time takes,
                         const char* name) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  const Time from = make_room(w, stream);
+  Call call;
+  World& w = call.w;
+  const Time from = call.make_room(stream);
   const auto before = w.collectives.find(communicator);
-  if (before != w.collectives.end() && before->second.first != stream) {
-    w.simulation.add_wait(stream, before->second.first, before->second.second,
+  if (before != w.collectives.end() && before->second.stream != stream) {
+    w.simulation.add_wait(stream, before->second.stream, before->second.number,
                           from);
   }
   w.simulation.add_meeting(stream, meeting, from);
@@ -322,54 +265,108 @@ uint64_t last(int stream) {
 }
 
 bool reached(int stream, uint64_t number) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.simulation.run_to(w.program);
-  if (w.simulation.done(stream, number) || clock().in_program()) {
-    return w.simulation.done(stream, number);
+  const Call call;
+  World& w = call.w;
+  w.advance();
+  const Time now = call.mine.now(w);
+  if (w.simulation.done({stream, number}) || now <= w.simulation.now()) {
+    return w.simulation.done({stream, number});
   }
   Simulation later = w.simulation.ahead();
-  later.run_to(clock().now(w));
-  return later.done(stream, number);
+  later.run_to(now);
+  return later.done({stream, number});
 }
 
 void wait(int stream, uint64_t number) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.simulation.run_to(w.program);
-  if (w.simulation.done(stream, number)) {
+  Call call;
+  World& w = call.w;
+  w.advance();
+  if (w.simulation.done({stream, number})) {
     return;
   }
   if (is_host_work) {
-    w.simulation.add_wait(w.host_stream, stream, number, clock().now(w));
+    w.simulation.add_wait(w.host_stream, stream, number, call.mine.now(w));
     return;
   }
-  if (clock().in_program()) {
-    clock().advance_to(w, w.simulation.run_until(stream, number));
-  } else {
-    clock().advance_to(w, w.simulation.ahead().run_until(stream, number));
-  }
+  call.wait({stream, number});
 }
 
 Time device_done(int device) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.simulation.run_to(w.program);
-  return w.simulation.ahead().run_out(device);
+  Call call;
+  call.give_way(0);
+  call.w.advance();
+  return call.w.simulation.ahead().run_out(device);
 }
 
 Time busy(int device, Part part) {
-  World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.simulation.run_to(w.program);
-  return w.busy[static_cast<size_t>(device)][static_cast<size_t>(part)];
+  Call call;
+  call.give_way(0);
+  call.w.advance();
+  return call.w.busy[static_cast<size_t>(device)][static_cast<size_t>(part)];
 }
 
 bool record_timeline(const std::string& path) {
+  Call call;
+  call.give_way(0);
+  call.w.advance();
+  return call.w.timeline.open(path);
+}
+
+void start_lane(int device) {
+  const Call call;
+  World& w = call.w;
+  w.advance();
+  w.lanes.start(device, call.lane >= 0 ? w.lanes.clock(call.lane) : w.program);
+}
+
+void stop_lane(int device) {
+  const Call call;
+  World& w = call.w;
+  w.lanes.stop(device);
+  if (!w.lanes.are_on()) {
+    w.program = std::max(w.program, w.lanes.latest());
+  }
+}
+
+bool enter_lane(int device) {
   World& w = world();
-  std::lock_guard<std::mutex> lock(w.mutex);
-  w.simulation.run_to(w.program);
-  return w.timeline.open(path);
+  Lanes::Guard guard(w.mutex);
+  if (!w.lanes.is_started(device)) {
+    return false;
+  }
+  clock().enter(device);
+  w.lanes.enter(device, guard);
+  return true;
+}
+
+void pause_lanes() {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  world().lanes.pause();
+}
+
+void resume_lanes() {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  world().lanes.resume();
+}
+
+void set_patience_of_lanes(double seconds) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  world().lanes.patience = std::chrono::duration<double>(seconds);
+}
+
+int make_lock() {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  return world().lanes.make_lock();
+}
+
+void acquire(int lock) {
+  Call call(true);
+  call.w.lanes.acquire(lock, call.lane, call.guard);
+}
+
+bool release(int lock) {
+  Call call;
+  return call.w.lanes.release(lock, call.lane, call.guard);
 }
 
 }  // namespace simcuda::timing

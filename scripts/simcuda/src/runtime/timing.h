@@ -8,6 +8,10 @@
 // time, so what it makes for the program is ready when it would be, had the
 // thread run from its start on and not waited. While it page-locks memory, it
 // holds the driver's lock (driver_lock.h), if that is configured.
+//
+// While lanes are started (lanes.h), each has a clock in the place of the
+// program's. A thread of the program that is in none is then as one in the
+// background, for which the program's clock is where all lanes have come to.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +36,10 @@ Time worked_until();
 void end_thread();
 // The calling thread's number, from 1.
 int thread_number();
-// The calling thread runs operators: it is one of the program's.
-void join_program();
+// The calling thread is about to run an operator: it is one of the program's.
+void begin_operator();
 bool in_program();
+// The program's clock; with lanes, the caller's, or the latest for others.
 Time program_now();
 
 // Between these two the calling thread stands for one of the host's own, which
@@ -86,5 +91,19 @@ Time busy(int device, Part part);
 // Writes all work that ends from now on to a file, as JSON lines; "" stops.
 // False when the file cannot be written.
 bool record_timeline(const std::string& path);
+
+// See Lanes. A lane starts when the caller's clock shows, and the program goes
+// on where the last lane has stopped.
+void start_lane(int device);
+void stop_lane(int device);
+// The calling thread is in this lane from now on, and returns when that has its
+// turn. False when it is not started.
+bool enter_lane(int device);
+void pause_lanes();
+void resume_lanes();
+void set_patience_of_lanes(double seconds);
+int make_lock();
+void acquire(int lock);
+bool release(int lock);
 
 }  // namespace simcuda::timing
