@@ -181,7 +181,7 @@ def command(device, tmp_path, monkeypatch, capsys):
         bench.configure_parser(parser.add_subparsers())
         arguments = ["bench", "--workload", "gpt-tiny", "--rival", rival]
         arguments += ["--ratio", f"{ratio:g}"]
-        arguments += ["--jobs", "1", "--environment", sys.prefix, "--out", str(out)]
+        arguments += ["--parallel", "1", "--environment", sys.prefix, "--out", str(out)]
         args = parser.parse_args([*arguments, "--markdown", str(tmp_path / "tables.md"), *options])
         assert bench.execute(args) == 0
         return capsys.readouterr(), json.loads((out / "results.json").read_text())

@@ -26,7 +26,7 @@ def lms(monkeypatch):
         (["--ratio", "0"], "--ratio 0: out of range"),
         (["--ratio", "nan"], "--ratio nan: out of range"),
         (["--iterations", "3"], "--iterations 3: too few"),
-        (["--jobs", "0"], "--jobs 0: at least one"),
+        (["--parallel", "0"], "--parallel 0: at least one"),
         (["--host", "0"], "--host 0: LMS cannot do without"),
         (["--host", "much"], "much is not a size"),
         (["--disk", "lots"], "lots is not a size"),
@@ -71,7 +71,7 @@ def test_everything_by_default(chosen):
 def test_a_choice_is_shown_as_the_command_that_made_it(chosen):
     arguments = ["--workload", "lstm@7", "--rival", "lms", "--ratio", "3.7", "--ratio", "2"]
     arguments += ["--card", "V100-PCIe-32GB", "--card", "A100-SXM-40GB", "--iterations", "5"]
-    (subjects, rivals, ratios), command = chosen(*arguments, "--jobs", "1")
+    (subjects, rivals, ratios), command = chosen(*arguments, "--parallel", "1")
     assert (rivals, ratios) == (["lms"], [2, 3.7])
     assert [(s.workload, s.batch, s.card) for s in subjects] == [
         ("lstm", 7, "V100-PCIe-32GB"),

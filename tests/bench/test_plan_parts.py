@@ -217,7 +217,7 @@ def lms(monkeypatch):
         (["--memory", "much"], "much is not a size"),
         (["--memory", "0"], "a device without memory"),
         (["--host-memory", "0"], "--host-memory 0: LMS cannot do without"),
-        (["--jobs", "0"], "--jobs 0: at least one"),
+        (["--parallel", "0"], "--parallel 0: at least one"),
         ([], "there is no program nowhere.py"),
     ],
 )

@@ -61,7 +61,7 @@ COMMANDS = {
     "record": ("trace", "record", "a trace", *SIM, "a program.py"),
     "replay": ("trace", "replay", "a made trace", "--card", "A100-SXM-40GB"),
     "list": ("bench", "--list"),
-    "bench": ("bench", *CELL, "--no-bound", "--jobs", "1", "--out", "the results"),
+    "bench": ("bench", *CELL, "--no-bound", "--parallel", "1", "--out", "the results"),
     "test": ("test", "--release", RELEASE.version, "tests/tooling/test_ci.py", "-n", "0"),
 }
 

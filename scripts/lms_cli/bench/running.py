@@ -51,7 +51,12 @@ class Runner:
     """Runs cells, or finds what they gave before."""
 
     def __init__(
-        self, environment: Environment, built: Path, folder: Path, known: Fingerprints, jobs: int
+        self,
+        environment: Environment,
+        built: Path,
+        folder: Path,
+        known: Fingerprints,
+        parallel: int,
     ) -> None:
         """A runner.
 
@@ -60,10 +65,10 @@ class Runner:
             built: the simulated device for it.
             folder: where outcomes and traces are kept.
             known: what they depend on.
-            jobs: cells that run at once.
+            parallel: cells that run at once.
         """
-        self._environment, self._built, self._folder = environment, built, folder
-        self._known, self._jobs = known, jobs
+        self.environment, self.built, self.folder = environment, built, folder
+        self.known, self._parallel = known, parallel
 
     def run(self, cells: Iterable[Cell], results: Results) -> None:
         """Add the outcomes of cells to results."""
@@ -76,7 +81,7 @@ class Runner:
         doing = f"running {len(missing)} cell(s)"
         with (
             progress.step(doing, len(missing), brief=True) as advance,
-            ThreadPoolExecutor(self._jobs) as pool,
+            ThreadPoolExecutor(self._parallel) as pool,
         ):
             running = {pool.submit(self._outcome, cell): cell for cell in missing}
             try:
@@ -92,7 +97,7 @@ class Runner:
 
     def _path(self, cell: Cell) -> Path:
         """Where its outcome is kept."""
-        return cell.path(self._folder / "cells", self._known.of(cell.rival))
+        return cell.path(self.folder / "cells", self.known.of(cell.rival))
 
     def _outcome(self, cell: Cell) -> Outcome:
         try:
@@ -106,7 +111,7 @@ class Runner:
         """The trace of a subject's training, recorded where it fits."""
         subject = replace(subject, host=bench_cells.HOST_LIMIT, disk=0)  # it all fits
         cell = Cell(subject, "recording", None, bench_cells.UNLIMITED, iterations)
-        path = cell.path(self._folder / "traces", self._known.engine).with_suffix(".jsonl")
+        path = cell.path(self.folder / "traces", self.known.engine).with_suffix(".jsonl")
         if not path.exists():
             with (
                 progress.step(f"tracing {subject.title}"),
@@ -122,7 +127,7 @@ class Runner:
         card = simulate.card(subject.card)
         try:
             with progress.step(f"looking for the optimum of {subject.title}"):
-                return lower_bounds.optima(self._environment, trace, capacities, card)
+                return lower_bounds.optima(self.environment, trace, capacities, card)
         except LmsError as error:
             progress.note(f"no optimum for {subject.title}: {error}")
             return {}
@@ -134,50 +139,61 @@ class Runner:
             LmsError: it did not end by itself, or what it needs cannot be installed.
         """
         packages = list(bench_cells.named("rival", cell.rival).packages)
-        python = lms_environment.with_packages(self._environment, packages).python
+        python = lms_environment.with_packages(self.environment, packages).python
         arguments = ["--workload", cell.subject.workload, "--rival", cell.rival]
         arguments += ["--batch", str(cell.subject.batch), "--iterations", str(cell.iterations)]
         arguments += ["--compile"] if cell.subject.compiled else []
         if cell.subject.devices > 1:
             arguments += ["--devices", str(cell.subject.devices)]
-        try:
-            done = subprocess.run(
-                [str(python), str(bench_cells.PROGRAM), *arguments],
-                env=self._variables(cell) | variables,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-            )
-        except subprocess.TimeoutExpired:
-            raise LmsError(f"it took more than {TIMEOUT / 60:g} minutes") from None
-        if done.returncode != 0:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise LmsError(f"it ended with status {done.returncode}: {said}")
-        return done.stdout
+        command = [str(python), str(bench_cells.PROGRAM), *arguments]
+        return printed_by(command, self._variables(cell) | variables)
 
     def _variables(self, cell: Cell) -> dict[str, str]:
-        """Of the cell's process: nothing of the caller's that would change its figures."""
-        base = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTORCH_", "PYTHON", "CUDA_", "TORCH_"))
-        }
-        base |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        """Of the cell's process."""
+        base = environment_variables()
         if bench_cells.named("rival", cell.rival).uses_lms:
             # The whole device, as the rivals have it: nobody else uses it.
             base["PYTORCH_LMS_LIMIT"] = str(cell.capacity)
             base["PYTORCH_LMS_HOST_LIMIT"] = str(cell.subject.host)
             if cell.subject.disk:
-                base["PYTORCH_LMS_DISK"] = f"{self._folder}:{cell.subject.disk}"
+                base["PYTORCH_LMS_DISK"] = f"{self.folder}:{cell.subject.disk}"
             base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
         return simulate.variables(
-            self._built,
+            self.built,
             base,
             kernels="timed",
             card=cell.subject.card,
             capacity=cell.capacity,
             driver_lock=True,
         )
+
+
+def environment_variables() -> dict[str, str]:
+    """For programs that measure: nothing of the caller's that would change their figures."""
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTORCH_", "PYTHON", "CUDA_", "TORCH_"))
+    }
+    return base | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+
+
+def printed_by(command: list[str], variables: dict[str, str]) -> str:
+    """Run a program that measures; return what it printed.
+
+    Raises:
+        LmsError: it did not end by itself.
+    """
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        raise LmsError(f"it took more than {TIMEOUT / 60:g} minutes") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LmsError(f"it ended with status {done.returncode}: {said}")
+    return done.stdout
 
 
 def measure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lms_bench import catalogue
@@ -210,33 +210,43 @@ def _times(moved: float, least: float) -> str:
 
 
 def show(results: Results) -> None:
-    """Print the tables."""
+    """Print the tables of cells."""
+    print_all(tables(results), reasons(results))
+
+
+def print_all(shown: Iterable[Table], failures: Iterable[str]) -> None:
+    """Print tables, and why cells failed."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for table in tables(results):
-        shown = RichTable(title=table.title)
-        shown.add_column(table.headings[0], no_wrap=True)
+    for table in shown:
+        drawn = RichTable(title=table.title)
+        drawn.add_column(table.headings[0], no_wrap=True)
         for heading in table.headings[1:]:
-            shown.add_column(heading, justify="right", no_wrap=True)
+            drawn.add_column(heading, justify="right", no_wrap=True)
         for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
-    for reason in reasons(results):
+            drawn.add_row(*row)
+        console.print(drawn)
+    for reason in failures:
         console.print(f"failed: {reason}", markup=False)
 
 
 def markdown(results: Results, command: str) -> str:
-    """The tables as Markdown, with the command that makes them."""
+    """The tables of cells as Markdown, with the command that makes them."""
+    return in_markdown(command, tables(results), reasons(results))
+
+
+def in_markdown(command: str, shown: Iterable[Table], failures: Iterable[str]) -> str:
+    """Tables as Markdown, and why cells failed."""
     parts = [f"Made by `{command}`."]
-    for table in tables(results):
+    for table in shown:
         rules = ("---", *("---:" for _ in table.headings[1:]))
         lines = [_line(row) for row in (table.headings, rules, *table.rows)]
         parts.append(f"### {table.title}\n\n" + "\n".join(lines))
-    failed = "\n".join(f"- {reason}" for reason in reasons(results))
+    failed = "\n".join(f"- {reason}" for reason in failures)
     return "\n\n".join([*parts, failed] if failed else parts) + "\n"
 
 

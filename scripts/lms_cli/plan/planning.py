@@ -64,14 +64,14 @@ def card(name: str, memory: int | None) -> Card:
 
 
 def plan(
-    runner: Runner, cards: Iterable[Card], jobs: int, done: Callable[[], None] = lambda: None
+    runner: Runner, cards: Iterable[Card], parallel: int, done: Callable[[], None] = lambda: None
 ) -> list[CardPlan]:
     """All cards, several at a time; `done` is called whenever one is.
 
     Raises:
         PlanError: the script fails, or does not train for long enough.
     """
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         running = [pool.submit(on, runner, card) for card in cards]
         for future in running:
             future.add_done_callback(lambda _: done())

@@ -172,8 +172,8 @@ class Runner:
         if status == -signal.SIGKILL:
             return PlanError(
                 f"{self.program.name} was killed, as the system does where memory is short",
-                "Here it needs as much host memory as it would beside a GPU. --jobs 1 runs one at "
-                f"a time. What it printed is in {self.log(run)}.",
+                "Here it needs as much host memory as it would beside a GPU. --parallel 1 runs one "
+                f"at a time. What it printed is in {self.log(run)}.",
             )
         return PlanError(
             f"{self.program.name} ended with status {status} before it had trained for long "

@@ -12,6 +12,8 @@ from lms_cli.environments import options
 
 CARD = "A100-SXM-40GB"
 MOST_DEVICES = 8  # each is a process
+TURN_SECONDS = 10.0
+JOBS_RATIO = 2.0  # of jobs, unless the user says otherwise
 
 
 def configure_parser(subparsers: Any) -> None:
@@ -74,13 +76,26 @@ def configure_parser(subparsers: Any) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="shard each model by FSDP2 over so many cards (default: 1, not sharded)",
+        help="shard each model by FSDP2 over so many cards (default: 1, not sharded); with --jobs, "
+        "the cards that these share",
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="NAME[@BATCH][:STEPS],...",
+        help="instead, train these models at once, as jobs of a pool, and one by one",
+    )
+    parser.add_argument(
+        "--turn-seconds",
+        type=float,
+        default=TURN_SECONDS,
+        metavar="S",
+        help=f"of a job's turn on a card (default: {TURN_SECONDS:g})",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for results and plots (default: .lms/bench)"
     )
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="runs at once (default: one per processor)"
+        "--parallel", type=int, metavar="N", help="runs at once (default: one per processor)"
     )
     parser.add_argument(
         "--bound",
@@ -110,18 +125,41 @@ def execute(args: argparse.Namespace) -> int:
     if args.list:
         tables.show_catalogue()
         return 0
-    chosen, jobs = choices(args), jobs_of(args)
+    chosen, parallel = None if args.jobs else choices(args), parallel_of(args)
+    wanted = jobs_of(args) if args.jobs else ()
     environment = options.chosen(args)
     lms_environment.installed_version(environment)
     built = simulate.build(environment)
     folder = (args.out or paths.home() / "bench").resolve()
     known = cells.fingerprints(environment, built)
-    runner = running.Runner(environment, built, folder, known, jobs)
+    runner = running.Runner(environment, built, folder, known, parallel)
+    if chosen is None:
+        return execute_jobs(args, runner, wanted)
     results = running.measure(runner, *chosen, args.iterations)
     if args.bound:
         results.bounds = running.bounds(runner, results)
     report(results, environment, folder, args)
     return 0 if all(results.ideal(subject)[1].ok for subject in results.subjects()) else 1
+
+
+def execute_jobs(args: argparse.Namespace, runner: Any, wanted: Any) -> int:
+    """The same for jobs; the status is 0 unless a run failed."""
+    from lms_cli import files
+    from lms_cli.bench import jobs, tables
+
+    ratio = args.ratio[0] if args.ratio else JOBS_RATIO
+    compared = jobs.compare(runner, wanted, args.devices, ratio, args.turn_seconds)
+    tables.print_all(jobs.tables(compared), jobs.reasons(compared))
+    command = command_of(args)
+    written = jobs.write(compared, runner.folder, command)
+    if args.markdown:
+        text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
+        new = tables.in_markdown(command, jobs.tables(compared), jobs.reasons(compared))
+        files.write_text(args.markdown, tables.page(text, new))
+    for picture in jobs.draw(runner.environment, written):
+        print(f"picture: {picture}")
+    print(f"results: {written}")
+    return 0 if compared.ok else 1
 
 
 def report(results: Any, environment: Any, folder: Path, args: argparse.Namespace) -> None:
@@ -213,7 +251,7 @@ def compilable(rivals: list[Any], named: bool) -> list[str]:
     return [rival.name for rival in rivals if not rival.eager_because]
 
 
-def jobs_of(args: argparse.Namespace) -> int:
+def parallel_of(args: argparse.Namespace) -> int:
     """How many cells run at once.
 
     Raises:
@@ -223,9 +261,35 @@ def jobs_of(args: argparse.Namespace) -> int:
 
     from lms_cli.errors import UsageError
 
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}: at least one run must go on at a time")
-    return int(args.jobs or os.cpu_count() or 1)
+    if args.parallel is not None and args.parallel < 1:
+        raise UsageError(f"--parallel {args.parallel}: at least one run must go on at a time")
+    return int(args.parallel or os.cpu_count() or 1)
+
+
+def jobs_of(args: argparse.Namespace) -> tuple[Any, ...]:
+    """The jobs that the command line asks for.
+
+    Raises:
+        UsageError: one of them does not exist, or other options make no sense with them.
+    """
+    from lms_cli import simulate
+    from lms_cli.bench import jobs
+    from lms_cli.errors import UsageError
+
+    for option in ("workload", "rival", "compile"):
+        if getattr(args, option):
+            raise UsageError(f"--{option} and --jobs: jobs are only compared with each other alone")
+    for option in ("ratio", "card"):
+        if len(getattr(args, option) or []) > 1:
+            raise UsageError(f"--{option}: jobs share cards of one kind and size, so give one")
+    if not 1 <= args.devices <= simulate.MOST_DEVICES:
+        raise UsageError(
+            f"--devices {args.devices}: out of range", f"Give 1 to {simulate.MOST_DEVICES}."
+        )
+    if not args.turn_seconds > 0:
+        raise UsageError(f"--turn-seconds {args.turn_seconds:g}: a turn takes some time")
+    card = args.card[0] if args.card else CARD
+    return tuple(jobs.parse(text, card) for text in args.jobs.split(","))
 
 
 def command_of(args: argparse.Namespace) -> str:
@@ -241,6 +305,10 @@ def command_of(args: argparse.Namespace) -> str:
             words += [f"--{option}", value]
     if args.devices != 1:
         words += ["--devices", str(args.devices)]
+    if args.jobs:
+        words += ["--jobs", args.jobs]
+    if args.turn_seconds != TURN_SECONDS:
+        words += ["--turn-seconds", f"{args.turn_seconds:g}"]
     if not args.bound:
         words.append("--no-bound")
     if args.iterations != ITERATIONS:

@@ -35,7 +35,7 @@ def configure_parser(subparsers: Any) -> None:
         "--host-memory", metavar="64G", help="host memory that LMS may use (default: 512G)"
     )
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="runs at once (default: one per processor)"
+        "--parallel", type=int, metavar="N", help="runs at once (default: one per processor)"
     )
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     run.add_program(parser)
@@ -50,7 +50,8 @@ def execute(args: argparse.Namespace) -> int:
     from lms_cli.plan import planning, running, showing
     from lms_cli.verbs import bench
 
-    cards, jobs, host_memory = cards_of(args), bench.jobs_of(args), host_memory_of(args)
+    cards, parallel = cards_of(args), bench.parallel_of(args)
+    host_memory = host_memory_of(args)
     environment, overlay = run.environments_of(args)
     simulate.build(environment)
     program = running.Program((args.script, *args.arguments), environment, overlay)
@@ -60,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
         runner = running.Runner(program, folder, host_memory)
         doing = f"trying {program.name} on {len(cards)} simulated card(s)"
         with progress.step(doing, len(cards)) as advance:
-            plans = planning.plan(runner, cards, jobs, advance)
+            plans = planning.plan(runner, cards, parallel, advance)
         if args.json:
             print(json.dumps(showing.report(program, plans, folder), indent=1))
         else:
