@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import sys
@@ -101,7 +102,17 @@ for _public in (
 ):
     _public.__module__ = __name__  # where they are public
 
+# Where the submodule `jobs` is.
+__path__ = [os.path.join(os.path.dirname(__file__), "_lms_jobs")]
+
 _switching = threading.Lock()  # around turning on and off
+_here = threading.local()  # in a job's thread: the job, and what ends its step
+
+
+def __getattr__(name: str) -> Any:
+    if name == "jobs":  # imported when it is first used
+        return importlib.import_module(f"{__name__}.jobs")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def is_available() -> bool:
@@ -469,11 +480,18 @@ def step() -> None:
     Never needed: LMS finds out by itself what repeats. With the marks, ``lms trace
     replay`` can tell times per iteration. Without a trace it does nothing.
 
+    In a job of :mod:`torch.cuda.lms.jobs` that is a function and no generator, a step ends here:
+    other jobs may have their turns before it returns.
+
     Raises:
         RuntimeError: if the trace cannot be written. Recording is over then.
+        torch.cuda.lms.jobs.JobCancelled: in a job that is cancelled.
     """
     if is_loaded():
         engine().step_trace()
+    end_step = getattr(_here, "end_step", None)
+    if end_step is not None:
+        end_step()
 
 
 def step_in_backward(optimizer: torch.optim.Optimizer) -> SteppingInBackward:
