@@ -1,4 +1,4 @@
-"""Several models at once; see checks/jobs.py."""
+"""Several models at once; see checks/jobs.py and checks/jobs_on_devices.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import checked
 import pytest
 from support.device import Device
 
+MODES = ("fits", "small", "chaos")
 
-@pytest.mark.parametrize("mode", ["fits", "small", "chaos"])
+
+@pytest.mark.parametrize("mode", MODES)
 def test_jobs(device: Device, subtests: pytest.Subtests, mode: str) -> None:
     results = checked.run(device, "jobs", mode, capacity="256M", kernels="async")
+    checked.expect_passed(results, subtests)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_jobs_on_two_devices(device: Device, subtests: pytest.Subtests, mode: str) -> None:
+    if device.count < 2:
+        pytest.skip("it takes two devices")
+    settings = {"capacity": "256M", "kernels": "async", "devices": 2}
+    results = checked.run(device, "jobs_on_devices", mode, **settings)
     checked.expect_passed(results, subtests)

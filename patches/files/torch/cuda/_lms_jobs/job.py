@@ -17,7 +17,7 @@ from .belongings import Belongings
 from .timing import StepTimes
 
 if TYPE_CHECKING:
-    from .pool import Device, Pool
+    from .turns import Device, Turns
 
 WAITING: Final = "waiting"
 RUNNING: Final = "running"
@@ -53,23 +53,14 @@ class Job:
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        program: Callable[[], Any],
-        name: str | None,
-        steps: int | None,
-        weight: float,
-        priority: float,
-        per_step: tuple[float, str] | None,
-        may_move: bool,
-        belongings: Belongings,
+        self, turns: Turns, program: Callable[[], Any], belongings: Belongings, may_move: bool
     ) -> None:
         self.number = next(_numbers)
-        self.name = f"job {self.number}" if name is None else name
-        self.steps = steps
-        self.weight = weight
-        self.priority = priority
-        self.per_step = per_step
+        self.name = f"job {self.number}"
+        self.steps: int | None = None
+        self.weight = 1.0
+        self.priority = 0.0
+        self.per_step: tuple[float, str] | None = None
         self.steps_done = 0
         self.latest: Any = None
         self.state: str = WAITING
@@ -78,7 +69,7 @@ class Job:
         self.last_turn = 0
         self.paged_in = 0
         self.paged_out = 0
-        self._pool = pool
+        self._turns = turns
         self._program: Callable[[], Any] | None = program
         self._generator: Generator[Any, None, Any] | None = None
         self._result: Any = None
@@ -89,8 +80,10 @@ class Job:
         self._is_to_cancel = False
         self._is_to_pause = False
         self._granted: Device | None = None  # the device whose turn it has or had last
-        self._gate = pool._threads.gate()
+        self._gate = turns.threads.gate()
         self._thread: threading.Thread | None = None  # None: it has not begun
+        self._waits = 0  # threads that work for it and wait for its device
+        self._waits_lock = threading.Lock()  # around the floor's being left and taken for these
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}, {self.steps_done} steps>"
@@ -99,6 +92,11 @@ class Job:
     def has_ended(self) -> bool:
         """Whether it is done, failed or cancelled."""
         return self.state in (DONE, FAILED, CANCELLED)
+
+    @property
+    def _can_move(self) -> bool:
+        """Whether another device may try to run it."""
+        return self._may_move and self._generator is not None and not self._is_to_cancel
 
     @property
     def step_seconds(self) -> float | None:
@@ -138,15 +136,15 @@ class Job:
 
         Any thread may call it, also the job's own. It does nothing if the job has ended.
         """
-        self._pool._cancel(self)
+        self._turns.cancel(self)
 
     def pause(self) -> None:
         r"""Give the job no turns any more from the end of its step on."""
-        self._pool._pause(self)
+        self._turns.pause(self)
 
     def resume(self) -> None:
         r"""Give the job turns again."""
-        self._pool._resume(self)
+        self._turns.resume(self)
 
     # --- its thread, started with its first turn ---
 
@@ -159,7 +157,7 @@ class Job:
         torch.cuda.lms.enable_thread()
         torch.cuda.lms._here.job = self
         try:
-            self._pool._begin_turn(self)
+            self._turns.begin_turn(self)
             self._result = self._run()
             state = DONE
         except JobCancelled as error:
@@ -171,7 +169,7 @@ class Job:
             self.exception = error
         self._let_go()
         gc.collect()  # a model may be part of a cycle
-        self._pool._end(self, state)
+        self._turns.end(self, state)
 
     def _run(self) -> Any:
         assert self._program is not None
@@ -199,9 +197,28 @@ class Job:
         Raises:
             JobCancelled: there is to be none.
         """
-        self._pool._end_step(self)
+        self._turns.end_step(self)
         if self._is_to_cancel:
             raise JobCancelled(f"{self.name} is cancelled")
+
+    def _begin_wait(self) -> None:
+        """A thread waits for the device: others may run."""
+        with self._waits_lock:
+            self._waits += 1
+            if self._waits == 1:
+                self._turns.floor.leave(self)
+
+    def _end_wait(self) -> None:
+        """It has waited, and goes on when nobody else runs."""
+        with self._waits_lock:
+            self._waits -= 1
+            if self._waits == 0:
+                self._turns.floor.take(self)
+
+    def _join(self) -> None:
+        """Waits for the end of its thread."""
+        if self._thread is not None:
+            self._thread.join()
 
     def _let_go(self) -> None:
         """Of all that may have tensors but what the user is given."""

@@ -1,0 +1,333 @@
+"""Jobs on two devices: their programs run one at a time, and they move from one to the other.
+
+Usage: jobs_on_devices.py MODE [NAMES], see jobs.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import random
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import job_programs as programs
+import torch
+from harness import run_tests
+from jobs import Jobs, alone, counting, pool
+from torch import Tensor
+from torch.cuda._lms_jobs.job import Job
+
+lms = torch.cuda.lms
+PATIENCE = 60  # seconds until a test has failed
+
+
+class Noted(logging.Handler):
+    """What LMS tells the log, while it is open."""
+
+    def __enter__(self) -> list[str]:
+        self.found: list[str] = []
+        logger = logging.getLogger("torch.cuda.lms")
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        return self.found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("torch.cuda.lms")
+        logger.removeHandler(self)
+        logger.setLevel(logging.NOTSET)
+
+
+class FloorTest(Jobs):
+    """One program runs at a time."""
+
+    def test_same_bits(self) -> None:
+        calls = [
+            (programs.generator, 1),
+            (programs.with_switches, 2),
+            (programs.function, 3),
+            (programs.without_switches, 4),
+            (programs.with_autocast, 5),
+        ]
+        expected = [alone(*call) for call in calls]
+        shared = pool()
+        found = [shared.add(*call) for call in calls]
+        shared.run()
+        self.assertEqual([job.result() for job in found], expected)
+        self.assertEqual({job.device for job in found}, {0, 1})
+
+    def test_random_numbers_without_seeds(self) -> None:
+        """On either device those that the current device would have given."""
+        expected = alone(programs.generator)
+        shared = pool()
+        found = [shared.add(programs.generator) for _ in range(2)]
+        shared.run()
+        self.assertEqual([job.result() for job in found], [expected] * 2)
+        self.assertEqual([job.device for job in found], [0, 1])
+
+    def test_others_run_while_one_waits(self) -> None:
+        """A wait that the program asks for lasts until the other one has come a step further."""
+        original, has_stepped = torch.cuda.synchronize, threading.Event()
+
+        def patient(device: Any = None) -> None:
+            if threading.current_thread().name == "waits":
+                assert has_stepped.wait(PATIENCE), "nobody else ran"
+            original(device)
+
+        def waiting() -> Iterator[None]:
+            torch.cuda.synchronize()
+            yield
+
+        def stepping() -> Iterator[None]:
+            for _ in range(10):
+                has_stepped.set()
+                yield
+
+        torch.cuda.synchronize = patient
+        try:
+            shared = pool()
+            found = [shared.add(waiting, name="waits"), shared.add(stepping)]
+            shared.run()
+        finally:
+            self.assertIs(torch.cuda.synchronize, patient)
+            torch.cuda.synchronize = original
+        for job in found:
+            job.result()
+
+    def test_engine_tells_of_waits(self) -> None:
+        begun: list[Job] = []
+        original = Job._begin_wait
+
+        def noting(job: Job) -> None:
+            begun.append(job)
+            original(job)
+
+        def reading() -> Iterator[float]:
+            x = torch.ones(1000, device="cuda", requires_grad=True)
+            before = len(begun)
+            x.sum().item()
+            assert len(begun) > before, "item() is no wait"
+            yield 0.0
+
+        Job._begin_wait = noting
+        try:
+            shared = pool()
+            found = [shared.add(reading), shared.add(reading)]
+            shared.run()
+            self.assertEqual(set(begun), set(found))
+            for job in found:
+                job.result()
+            begun.clear()
+            alone_on_one = pool(devices=1)
+            alone_on_one.add(counting, 3, [], "a")
+            alone_on_one.run()
+            self.assertEqual(begun, [])
+        finally:
+            Job._begin_wait = original
+
+
+class Busy:
+    """A schedule, and a job that keeps the first device busy until all others have begun."""
+
+    def __init__(self) -> None:
+        self.shared = pool(schedule=self)
+        self.busy = self.shared.add(self.work)
+        self.others: list[Job] = []
+
+    def add(self, *call: Any, **settings: Any) -> Job:
+        job = self.shared.add(*call, **settings)
+        self.others.append(job)
+        return job
+
+    def work(self) -> Iterator[None]:
+        while not all(job.steps_done for job in self.others):
+            yield
+
+    def choose(self, waiting: Any) -> Job:
+        has_begun = all(job.steps_done for job in self.others)
+        if not has_begun and self.busy in waiting:
+            return self.busy
+        return min(waiting, key=lambda job: job.last_turn)
+
+    def run(self) -> list[str]:
+        """Returns why jobs have stayed where they were."""
+        with Noted() as told:
+            self.shared.run()
+        self.busy.result()
+        return [line for line in told if "stays" in line]
+
+
+class MoveTest(Jobs):
+    """A job goes to a device that has nothing to run."""
+
+    def check(self, program: Callable[..., Any], *args: Any) -> None:
+        expected = [alone(program, seed, *args) for seed in (1, 2)]
+        busy = Busy()
+        found = [busy.add(program, seed, *args) for seed in (1, 2)]
+        self.assertEqual(busy.run(), [])
+        self.assertEqual([job.result() for job in found], expected)
+        self.assertEqual({job.device for job in found}, {0, 1}, "no job has moved")
+        for job in found:
+            job.latest = None
+
+    def test_same_bits(self) -> None:
+        self.check(programs.generator, 8)
+
+    def test_switches(self) -> None:
+        self.check(programs.with_switches)
+
+    def test_views_and_losses(self) -> None:
+        """What shares a storage still does, and a graph that is spent is no obstacle."""
+
+        def program(seed: int) -> Generator[Tensor, None, str]:
+            torch.manual_seed(seed)
+            model = programs.Model().cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            weight = model.layers[0].weight
+            whole = torch.zeros(10, 20, device="cuda")
+            part, other = whole[2:4, ::2], whole.t()
+            for step in range(6):
+                loss = model(torch.randn(8, programs.WIDTH, device="cuda")).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                part += step
+                other[5] = loss.detach()
+                yield loss
+                assert part.device == whole.device == weight.device == model.layers[0].weight.device
+                assert part._base is whole
+                assert model.layers[0].weight is weight
+            return programs.digest(whole, part, other, *model.parameters())
+
+        self.check(program)
+
+    def test_what_cannot_move(self) -> None:
+        def graph() -> Iterator[Any]:
+            x = torch.ones(1000, device="cuda", requires_grad=True)
+            y = (x * x).sum()
+            yield from range(8)
+            y.backward()
+
+        def stream() -> Iterator[Any]:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                yield from range(8)
+
+        def event() -> Iterator[Any]:
+            event = torch.cuda.Event()
+            yield from range(8)
+            event.record()
+
+        def named() -> Iterator[Any]:
+            device = torch.device("cuda", torch.cuda.current_device())
+            yield from range(8)
+            torch.ones(1, device=device)
+
+        def sparse() -> Iterator[Any]:
+            matrix = torch.eye(3).to_sparse().cuda()
+            yield from range(8)
+            matrix.cpu()
+
+        def sharing(tensor: Tensor) -> Iterator[Any]:
+            for _ in range(8):
+                tensor.sum()
+                yield
+
+        for reason, call in (
+            ("call backward", (graph,)),
+            ("stream", (stream,)),
+            ("Event", (event,)),
+            ("names cuda:1", (named,)),
+            ("sparse", (sparse,)),
+            ("shares a tensor", (sharing, torch.ones(1000, device="cuda:1"))),
+        ):
+            with self.subTest(reason):
+                busy = Busy()
+                found = [busy.add(*call) for _ in range(2)]
+                stays = busy.run()
+                self.assertTrue(stays and all(reason in line for line in stays), stays)
+                self.assertLessEqual(len(stays), 2)
+                for job in found:
+                    job.result()
+
+    def test_may_not(self) -> None:
+        busy = Busy()
+        found = [busy.add(counting, 8, [], name, may_move=False) for name in "ab"]
+        self.assertEqual(busy.run(), [])
+        self.assertEqual([job.device for job in found], [1, 1])
+
+    def test_functions_stay(self) -> None:
+        busy = Busy()
+        found = [busy.add(programs.function, seed) for seed in (1, 2)]
+        self.assertEqual(busy.run(), [])
+        self.assertEqual([job.device for job in found], [1, 1])
+
+
+class SoakTest(Jobs):
+    """Jobs that come, fail and are cancelled, on two devices."""
+
+    JOBS = 20
+
+    def test_soak(self) -> None:
+        chosen = random.Random(1)
+        shared = pool()
+        survivors: list[tuple[Job, tuple[Any, ...]]] = []
+        others: list[Job] = []
+
+        def failing(seed: int, count: int) -> Iterator[Any]:
+            for i, value in enumerate(programs.steps(seed)):
+                if i == count:
+                    raise ValueError("of this job")
+                yield value
+
+        def cancelling(seed: int, count: int) -> Iterator[Any]:
+            """Others wait meanwhile; ends itself, or one of its kind."""
+            paused = chosen.choice([job for job, _ in survivors])
+            try:
+                for i, value in enumerate(programs.steps(seed)):
+                    (paused.pause if i < count else paused.resume)()
+                    if i == count:
+                        chosen.choice(others).cancel()
+                    yield value
+            finally:
+                paused.resume()
+
+        def coming() -> Iterator[None]:
+            """Adds the jobs, a few at a time."""
+            for _ in range(self.JOBS):
+                what = chosen.randrange(6)
+                seed, count = chosen.randrange(5), chosen.randrange(1, 4)
+                if what < 4 or not survivors:
+                    program = chosen.choice(
+                        [programs.generator, programs.function, programs.with_switches]
+                    )
+                    survivors.append((shared.add(program, seed), (program, seed)))
+                else:
+                    program = failing if what == 4 else cancelling
+                    others.append(shared.add(program, seed, count))
+                yield
+
+        source = shared.add(coming)
+        shared.run()
+        source.result()
+        self.assertEqual(len(shared.jobs), self.JOBS + 1)
+        self.assertGreater(len({job.state for job in others}), 1)
+        self.assertEqual(
+            [job.result() for job, _ in survivors], [known(*call) for _, call in survivors]
+        )
+        for job in shared.jobs:
+            job.latest = None
+
+
+@functools.cache
+def known(*call: Any) -> Any:
+    return alone(*call)
+
+
+if __name__ == "__main__":
+    gc.freeze()
+    run_tests()
