@@ -119,6 +119,9 @@ def in_virtual_time() -> None:
         def started(self, device: int) -> None:
             self._lanes.start(device)
 
+        def entered(self, device: int) -> None:
+            self._lanes.enter(device)
+
         def stopped(self, device: int) -> None:
             self._lanes.stop(device)
 

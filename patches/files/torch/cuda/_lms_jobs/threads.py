@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
@@ -57,8 +58,15 @@ class Threads:
         """Makes what one job waits at, without a device, until its next turn is granted."""
         return threading.Semaphore(0)
 
+    def together(self) -> AbstractContextManager[object]:
+        """Jobs that begin to run in this context do so at the same time, as far as threads do."""
+        return nullcontext()
+
     def started(self, device: int) -> None:
         """A job is about to run on a device where none ran; called by who grants its turn."""
+
+    def entered(self, device: int) -> None:
+        """The calling thread works on a device that it has been granted."""
 
     def stopped(self, device: int) -> None:
         """The device has nothing more to run."""

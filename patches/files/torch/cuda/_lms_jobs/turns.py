@@ -74,7 +74,7 @@ class Turns:
 
     def begin(self) -> None:
         """The pool runs from now on."""
-        with self._lock:
+        with self._lock, self.threads.together():
             self.is_running = True
             self._fill()
 
@@ -103,8 +103,9 @@ class Turns:
     def _enter(self, job: Job) -> bool:
         device = job._granted
         assert device is not None
-        self.floor.take(job)
+        self.threads.entered(device.index)
         torch.cuda.set_device(device.index)
+        self.floor.take(job)
         if job.device not in (None, device.index):
             reason = moving.move(job, self._jobs, device.index)
             if reason:

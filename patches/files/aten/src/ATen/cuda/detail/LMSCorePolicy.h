@@ -75,6 +75,7 @@ struct Operator {
   // Known while memory is short.
   Clock clock = {};
   uint32_t ns = 0; // nanoseconds that it takes; 0: it is not known
+  bool may_wait = true; // the host, where it ends; else where the next one does
 };
 
 // While so many page-ins have not ended, none is begun ahead: they keep the

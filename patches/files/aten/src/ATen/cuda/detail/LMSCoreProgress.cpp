@@ -46,7 +46,7 @@ Events Progress::overtaken_by(
     lead_.clear();
     return {};
   }
-  if (!lead_.add(op, makes_again)) {
+  if (!lead_.add(op, makes_again) || !op.may_wait) {
     return {};
   }
   note_arrivals();

@@ -181,6 +181,7 @@ void Device::finish_operator(
     operator_.name = launched.name;
     operator_.uses.clear();
     operator_.ns = 0;
+    operator_.may_wait = may_wait_in(launched.name);
     for (const Pin& pin : pins) {
       if (!pin.record->dead) {
         const uint32_t gain = pin.writes ? 0 : recipes_.gain(*pin.record);

@@ -1,10 +1,12 @@
 #include <ATen/cuda/detail/LMSWaits.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/operator_name.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 
 namespace at::cuda::lms {
 namespace {
@@ -31,6 +33,12 @@ void watch_waits(int64_t begin, int64_t end) {
 
 bool are_waits_watched() {
   return watchers.begin.load(std::memory_order_relaxed) != 0;
+}
+
+bool may_wait_in(uint64_t operator_name) {
+  static const uint64_t cast =
+      std::hash<c10::OperatorName>()(c10::OperatorName("aten::_to_copy", ""));
+  return operator_name != cast || !are_waits_watched();
 }
 
 WaitScope::WaitScope(c10::DeviceIndex device)

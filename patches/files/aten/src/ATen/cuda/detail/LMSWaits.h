@@ -23,6 +23,11 @@ namespace at::cuda::lms {
 void watch_waits(int64_t begin, int64_t end);
 bool are_waits_watched();
 
+// Whether the host may wait for the device where an operator of that name ends,
+// while somebody watches. Autocast casts with a mutex held, which those that
+// are let go on want for casts of their own.
+bool may_wait_in(uint64_t operator_name);
+
 // The host waits for the device, in one place.
 class WaitScope {
  public:
