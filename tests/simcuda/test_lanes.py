@@ -135,13 +135,13 @@ print(json.dumps([simcuda.virtual_time(), sorted(steps)]))
 
 
 def test_the_same_program_takes_the_same_time(in_lanes: Callable[..., Any], tmp_path: Path) -> None:
-    paths = [tmp_path / f"{seed}.jsonl" for seed in range(3)]
+    paths = [tmp_path / f"{seed}.jsonl" for seed in range(2)]
     found = [
         in_lanes(RACE.replace("SEED", str(seed)), timeline=path) for seed, path in enumerate(paths)
     ]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     lines = [path.read_text() for path in paths]
-    assert lines[0] == lines[1] == lines[2]
+    assert lines[0] == lines[1]
     assert '"device": 0' in lines[0] and '"device": 1' in lines[0]
 
 
@@ -288,6 +288,42 @@ lock.acquire()
         "(they may wait for another lane where the simulation does not see it)",
         "simcuda: lanes 1 wait in virtual time, and none can go on",
     ], said
+
+
+def test_lanes_go_on_side_by_side(in_lanes: Callable[..., Any]) -> None:
+    """Nobody is ahead of others by more than a few operators where it could see them."""
+    in_lanes("""
+seen, lock = [], lanes.lock()
+def works(device):
+    x = torch.zeros(4, device="cuda")
+    for _ in range(300 - 100 * device):
+        x.add_(1)
+        seen.append(simcuda.virtual_time() - begin)
+    with lock:
+        seen.append(device)
+begin = simcuda.virtual_time()
+in_lanes(*[works] * 3)
+assert [at for at in seen if at < 3] == [2, 1, 0]
+times = [at for at in seen if at > 3]
+assert len(times) == 600 and times != sorted(times)
+latest = 0
+for at in times:
+    assert at > latest - MS // 20
+    latest = max(at, latest)
+# Without operators, one may be, and sees its own device as it is then; a lock is not ahead of time.
+def polls(device):
+    torch.cuda._sleep(30 * MS)
+    event = torch.cuda.current_stream().record_event()
+    while not event.query():
+        pass
+    assert 30 * MS < simcuda.virtual_time() - begin < 31 * MS
+    with lock:
+        seen.append(device)
+seen.clear()
+begin = simcuda.virtual_time()
+in_lanes(polls, works)
+assert seen.index(1) < seen.index(0)
+""")
 
 
 def test_mutexes_of_the_process_do_not_stop_lanes(in_lanes: Callable[..., Any]) -> None:
