@@ -10,9 +10,10 @@ import argparse
 import json
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lms_bench import catalogue
@@ -28,6 +29,9 @@ class Step:
     end: Any
 
 
+_steps: defaultdict[int, list[Step]] = defaultdict(list)  # by the model's id
+
+
 @dataclass
 class Trained:
     """A model that is trained for so many steps."""
@@ -35,20 +39,28 @@ class Trained:
     workload: str
     batch: int
     number: int
-    steps: list[Step] = field(default_factory=list)
     error: str = ""  # why it did not end
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that it has done. A job that had events of its own would stay where it is."""
+        return _steps[id(self)]
 
     def train(self) -> Iterator[None]:
         """Makes the model and trains it, a step at a time. Waits for nothing."""
-        import torch
-
         workload = catalogue.named("workload", catalogue.WORKLOADS, self.workload)
         training = workload.build(self.batch, "cuda")
         for _ in range(self.number):
-            begin = event()
-            training.step()
-            self.steps.append(Step(torch.cuda.current_device(), begin, event()))
+            self.step(training)
             yield
+
+    def step(self, training: Any) -> None:
+        """A step, with events where it begins and ends."""
+        import torch
+
+        begin = event()
+        training.step()
+        self.steps.append(Step(torch.cuda.current_device(), begin, event()))
 
 
 def event() -> Any:

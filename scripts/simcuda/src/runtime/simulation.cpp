@@ -96,12 +96,14 @@ Time Simulation::run_out(int device) {
   return now_;
 }
 
-Simulation Simulation::ahead() const {
+Simulation Simulation::ahead(bool sets_stamps) const {
   Simulation copy = *this;
   copy.observer = nullptr;
   for (Queue& queue : copy.queues_) {
     for (Item& item : queue.items) {
-      item.when = nullptr;
+      if (!sets_stamps) {
+        item.when = nullptr;
+      }
       item.meeting = nullptr;
     }
   }

@@ -91,9 +91,10 @@ class Simulation {
   // As the above, for all streams of a device.
   Time run_out(int device);
 
-  // A copy for looking ahead: what happens in it is not seen outside. In it,
+  // A copy for looking ahead: what happens in it is not seen outside, but for
+  // stamps if they are to be set. In it,
   // other processes come to meetings when this one does.
-  Simulation ahead() const;
+  Simulation ahead(bool sets_stamps = false) const;
 
   // Told of all work when it ends.
   std::function<void(const Interval&)> observer;

@@ -54,7 +54,7 @@ struct Call {
     } else if (lane < 0 && mine.in_program(w)) {
       mine.advance_to(w, w.simulation.run_until(point));
     } else {
-      mine.advance_to(w, w.simulation.ahead().run_until(point));
+      mine.advance_to(w, w.simulation.ahead(lane >= 0).run_until(point));
     }
   }
 
@@ -272,7 +272,8 @@ bool reached(int stream, uint64_t number) {
   if (w.simulation.done({stream, number}) || now <= w.simulation.now()) {
     return w.simulation.done({stream, number});
   }
-  Simulation later = w.simulation.ahead();
+  // A lane that is ahead of others knows what its own device has done by now.
+  Simulation later = w.simulation.ahead(/*sets_stamps=*/call.lane >= 0);
   later.run_to(now);
   return later.done({stream, number});
 }

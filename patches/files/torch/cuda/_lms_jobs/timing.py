@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
-_KEPT = 20  # steps that a mean is of
+_KEPT = 20  # steps that are remembered
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class StepTimes:
         self._first: deque[float] = deque(maxlen=_KEPT)  # seconds, of steps that began a turn
         self._others: deque[float] = deque(maxlen=_KEPT)
         self._known_seconds = 0.0  # of all steps
-        # The mean of the last steps; of those that began turns only where others are unknown: they
-        # bring to the device what other jobs have driven out. None: no step has ended there yet.
+        # The median of the last steps, since some wait for host memory to be page-locked; of those
+        # that began turns only where others are unknown: they bring to the device what other jobs
+        # have driven out. None: no step has ended there yet.
         self.step_seconds: float | None = None
         self._last: torch.cuda.Event | None = None  # where the step under way began
         self._is_first = True
@@ -59,7 +61,7 @@ class StepTimes:
             self._known_seconds += seconds
             (self._first if step.is_first else self._others).append(seconds)
             known = self._others or self._first
-            self.step_seconds = sum(known) / len(known)
+            self.step_seconds = median(known)
 
 
 def _has_happened(event: torch.cuda.Event) -> bool:

@@ -14,7 +14,8 @@ from .floor import Floor
 from .job import CANCELLED, FAILED, PAUSED, RUNNING, WAITING, Job
 from .schedules import Schedule
 
-_FIRST_STEPS = 2  # of a job whose steps have not been timed
+# Of a job whose steps have not been timed. LMS learns in the first ones, which take longer.
+_FIRST_STEPS = 5
 
 
 class Device:
@@ -224,20 +225,26 @@ class Turns:
             engine().begin_turn(device.index, 0)
             self.threads.stopped(device.index)
 
-    def _fill(self, first: Device | None = None) -> None:
-        """Gives turns on devices where nobody has one, if jobs wait; on one of them first."""
+    def _fill(self, own: Device | None = None) -> None:
+        """Gives turns on devices where nobody has one, if jobs wait.
+
+        The caller's own one chooses first, and begins last: what its thread does here is part of
+        its turn, in virtual time.
+        """
         if not self.is_running:
             return
-        for device in ([first] if first else []) + list(self._devices.values()):
-            if device.running is None:
-                job = self._following(device, None)
-                if job is not None:
-                    self._grant(device, job)
+        granted: list[tuple[Device, Job]] = []
+        for device in ([own] if own else []) + list(self._devices.values()):
+            job = self._following(device, None) if device.running is None else None
+            if job is not None:
+                device.running, device.next = job, None
+                job.state = RUNNING
+                job._granted = device
+                granted.append((device, job))
+        for device, job in reversed(granted):
+            self._let_begin(device, job)
 
-    def _grant(self, device: Device, job: Job) -> None:
-        device.running, device.next = job, None
-        job.state = RUNNING
-        job._granted = device
+    def _let_begin(self, device: Device, job: Job) -> None:
         if device.is_idle:
             device.is_idle = False
             self.threads.started(device.index)
