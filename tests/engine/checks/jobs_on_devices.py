@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.cuda._lms_jobs.job import Job
 
 lms = torch.cuda.lms
-PATIENCE = 60  # seconds until a test has failed
+PATIENCE = 20  # seconds until a test has failed
 
 
 class Noted(logging.Handler):
