@@ -18,6 +18,7 @@ import job_programs as programs
 import torch
 from harness import raises, run_tests
 from torch import Tensor
+from torch.cuda._lms_jobs import turns
 from torch.cuda._lms_jobs.belongings import Belongings
 
 lms = torch.cuda.lms
@@ -27,6 +28,7 @@ BIG = 1 << 18  # elements: 1 MiB
 SHORT = 1e-6  # seconds: turns of one step
 MODE = sys.argv.pop(1)
 torch.cuda.init()
+turns._SHORTEST = 0.0  # steps that do next to nothing count here
 
 
 def pool(**settings: Any) -> Any:
@@ -50,7 +52,7 @@ def alone(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def counting(steps: int, order: list[str], name: str) -> Generator[int, None, None]:
     """Does next to nothing, and notes its steps."""
     for step in range(steps):
-        torch.ones(10, device="cuda")
+        torch.ones(10, device="cuda").sum().item()  # its time is known when it ends
         order.append(name)
         yield step
 
@@ -312,6 +314,33 @@ class EndTest(Jobs):
         timer.join()
         self.assertEqual(order, ["before", "after"])
 
+    def test_early_stop(self) -> None:
+        """What is called after each step looks at jobs and ends them, or one by failing."""
+        expected = alone(programs.generator, 1)
+        seen: list[tuple[str, int]] = []
+
+        def look(job: Any) -> None:
+            seen.append((job.name, job.steps_done))
+            self.assertEqual(job.latest.device.type, "cuda")
+            if job.steps_done == 2 and job.name == "worse":
+                job.cancel()
+            if job.steps_done == 3 and job.name == "looked at":
+                raise ValueError("of the one that looks")
+
+        shared = pool(on_step=look)
+        best = shared.add(programs.generator, 1, name="best")
+        worse = shared.add(programs.generator, 2, name="worse")
+        failed = shared.add(programs.generator, 3, name="looked at")
+        shared.run()
+        self.assertEqual(best.result(), expected)
+        self.assertEqual((worse.state, worse.steps_done), ("cancelled", 2))
+        raises(ValueError, failed.result, "that looks")
+        self.assertEqual(
+            [name for name, count in seen if count == 2], ["best", "worse", "looked at"]
+        )
+        for job in shared.jobs:
+            job.latest = None
+
     def test_interrupt(self) -> None:
         """As Ctrl-C does, in the thread that runs the pool."""
         shared = pool()
@@ -420,6 +449,7 @@ class InterfaceTest(Jobs):
         raises(TypeError, lambda: jobs.Pool(devices=[True]), "bool")
         raises(ValueError, lambda: jobs.Pool(turn_seconds=0), "turn_seconds")
         raises(TypeError, lambda: jobs.Pool(schedule=3), "choose")
+        raises(TypeError, lambda: jobs.Pool(on_step=3), "on_step")
         shared = pool()
         raises(TypeError, lambda: shared.add(3), "function")
         raises(TypeError, lambda: shared.add(counting, steps=1.5), "steps")

@@ -78,13 +78,27 @@ class TurnTest(unittest.TestCase):
         """All end at about the same time."""
         order = self.order(
             jobs.LongestRemaining(),
-            1e-9,
+            1e-3,
             a={"program": (10, 20), "steps": 10},
             b={"program": (40, 20), "steps": 40},
             c={"program": (10, 80), "steps": 10},
         )
         ends = sorted(order.rindex(name) for name in "abc")
         self.assertGreater(ends[0], len(order) - 8, order)
+
+    def test_who_only_watches_has_short_turns(self) -> None:
+        order: list[str] = []
+
+        def watching() -> Iterator[None]:
+            while not trained.has_ended:
+                order.append("w")
+                yield
+
+        pool = jobs.Pool(schedule=jobs.RoundRobin(), turn_seconds=10.0, progress=False)
+        pool.add(watching)
+        trained = pool.add(multiplying, 8, 20, lambda: order.append("t"))
+        pool.run()
+        self.assertEqual("".join(order), "wwttwwttttttww"[: len(order)])
 
     def test_one_job_after_the_other(self) -> None:
         """The device does not mix their work, whatever streams they use."""
@@ -104,7 +118,7 @@ class TurnTest(unittest.TestCase):
                     times.append((begin, end))
                     yield
 
-        pool = jobs.Pool(schedule=jobs.RoundRobin(), turn_seconds=1e-9, progress=False)
+        pool = jobs.Pool(schedule=jobs.RoundRobin(), turn_seconds=1e-3, progress=False)
         for _ in range(3):
             pool.add(on_a_stream)
         for job in pool.run():

@@ -39,6 +39,9 @@ class Pool:
             indices. All by default.
         schedule (Schedule): chooses the next job, :class:`LongestRemaining` by default.
         turn_seconds (float): how long a turn takes, by the device's clock.
+        on_step (callable, optional): called with a job at the end of each of its steps, in its
+            thread; to look at :attr:`Job.latest` and end jobs early. It should draw no random
+            numbers. What it raises ends the job.
         progress (bool): whether to tell on standard error how far jobs are.
 
     Raises:
@@ -51,6 +54,7 @@ class Pool:
         devices: int | Iterable[int] | None = None,
         schedule: Schedule | None = None,
         turn_seconds: float = 10.0,
+        on_step: Callable[[Job], object] | None = None,
         progress: bool = True,
     ) -> None:
         if not torch.cuda.is_available():
@@ -60,9 +64,15 @@ class Pool:
             raise ValueError(f"turn_seconds must be a number above 0, got {turn_seconds!r}")
         if schedule is not None and not callable(getattr(schedule, "choose", None)):
             raise TypeError(f"a schedule has a method choose, and {schedule!r} has none")
+        if on_step is not None and not callable(on_step):
+            raise TypeError(f"on_step must be a function, got {type(on_step).__name__}")
         self.jobs: list[Job] = []
         self._turns = Turns(
-            self.jobs, device_indices(devices), schedule or LongestRemaining(), turn_seconds
+            self.jobs,
+            device_indices(devices),
+            schedule or LongestRemaining(),
+            turn_seconds,
+            on_step,
         )
         self._shows_progress = progress
         self._before: Belongings | None = None  # the process's own, while the pool runs

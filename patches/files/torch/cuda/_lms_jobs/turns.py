@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch.cuda._lms_library import engine
@@ -14,8 +15,10 @@ from .floor import Floor
 from .job import CANCELLED, FAILED, PAUSED, RUNNING, WAITING, Job
 from .schedules import Schedule
 
-# Of a job whose steps have not been timed. LMS learns in the first ones, which take longer.
-_FIRST_STEPS = 5
+# Steps of a turn of a job whose steps have not been timed, and LMS learns in the first ones, or which
+# compute nothing.
+_FEW_STEPS = 5
+_SHORTEST = 1e-4  # seconds: a shorter step computes nothing, as that of a job that watches others
 
 
 class Device:
@@ -40,7 +43,12 @@ class Turns:
     """
 
     def __init__(
-        self, jobs: list[Job], devices: list[int], schedule: Schedule, turn_seconds: float
+        self,
+        jobs: list[Job],
+        devices: list[int],
+        schedule: Schedule,
+        turn_seconds: float,
+        on_step: Callable[[Job], object] | None,
     ) -> None:
         self.threads = threads.Threads()
         self.floor = Floor(self.threads.lock())
@@ -49,6 +57,7 @@ class Turns:
         self._devices = {index: Device(index) for index in devices}
         self._schedule = schedule
         self._seconds = turn_seconds
+        self._on_step = on_step
         # Around all that is known of jobs and devices. A schedule may call methods of jobs.
         # Nobody waits for the floor, or for a device, while holding it.
         self._lock = threading.RLock()
@@ -135,6 +144,8 @@ class Turns:
         job._times.end_step(torch.cuda.current_stream(device.index))
         job._times.read()
         job.steps_done += 1
+        if self._on_step is not None:
+            self._on_step(job)
         with self._lock:
             device.steps_left -= 1
             goes_on = job._is_to_cancel or self._goes_on(device, job)
@@ -189,9 +200,9 @@ class Turns:
         self._count += 1
         job.last_turn = self._count
         seconds = job.step_seconds
-        device.steps_left = _FIRST_STEPS
-        if seconds is not None:
-            device.steps_left = max(1, round(self._seconds / max(seconds, 1e-9)))
+        device.steps_left = _FEW_STEPS
+        if seconds is not None and seconds > _SHORTEST:
+            device.steps_left = max(1, round(self._seconds / seconds))
         self._announce(device, job)
 
     def _goes_on(self, device: Device, job: Job) -> bool:
