@@ -29,6 +29,7 @@ SHORT = 1e-6  # seconds: turns of one step
 MODE = sys.argv.pop(1)
 torch.cuda.init()
 turns._SHORTEST = 0.0  # steps that do next to nothing count here
+turns._FEW_STEPS = 2
 
 
 def pool(**settings: Any) -> Any:

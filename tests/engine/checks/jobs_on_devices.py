@@ -18,7 +18,9 @@ import torch
 from harness import run_tests
 from jobs import Jobs, alone, counting, pool
 from torch import Tensor
+from torch.cuda._lms_jobs import moving
 from torch.cuda._lms_jobs.job import Job
+from torch.cuda._lms_library import engine
 
 lms = torch.cuda.lms
 PATIENCE = 20  # seconds until a test has failed
@@ -194,6 +196,41 @@ class MoveTest(Jobs):
 
     def test_same_bits(self) -> None:
         self.check(programs.generator)
+
+    def test_without_copies(self) -> None:
+        """What has left a device goes to the next with the host's copy of it."""
+        copied: list[int] = []
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(engine(), name)
+
+            def move_to_device(self, *args: Any) -> Tensor | None:
+                moved = engine().move_to_device(*args)
+                copied.append(moved is None)
+                return moved
+
+        moving.engine = Watched
+        try:
+            self.check(programs.generator)
+        finally:
+            moving.engine = engine
+        self.assertTrue(copied and not any(copied), copied)
+
+    def test_a_storage_that_others_have_is_copied(self) -> None:
+        torch.cuda.set_enabled_lms(True)
+        x = torch.arange(1000, device="cuda:0")
+        other = x[10:]
+        there = moving._moved_storage([x], 1)
+        self.assertEqual(there.device, torch.device("cuda", 1))
+        self.assertEqual(other.sum().item(), x[10:].cpu().sum().item())
+        y = torch.arange(1000, device="cuda:0")
+        moved = torch.empty(0, dtype=y.dtype, device="cuda:1").set_(
+            moving._moved_storage([y], 1), 0, y.size(), y.stride()
+        )
+        with self.assertRaisesRegex(RuntimeError, "has moved a tensor's bytes elsewhere"):
+            y.sum()
+        self.assertTrue(torch.equal(moved.cpu(), torch.arange(1000)))
 
     def test_switches(self) -> None:
         self.check(programs.with_switches)

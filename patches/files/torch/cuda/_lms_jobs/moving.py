@@ -13,6 +13,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.cuda._lms_library import engine
 
 if TYPE_CHECKING:
     from .job import Job
@@ -50,20 +51,29 @@ def move(job: Job, jobs: Iterable[Job], target: int) -> str:
         _expect_own(tensors, [other for other in jobs if other is not job])
     except _StaysError as error:
         return str(error)
-    storages: dict[int, torch.UntypedStorage] = {}
+    sharing: dict[int, list[torch.Tensor]] = {}  # by storage
+    for tensor in tensors:
+        sharing.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
     with torch.no_grad():
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in storages:
-                storages[storage._cdata] = move_storage(storage, target)
-            _give(tensor, storages[storage._cdata])
+        for sharers in sharing.values():
+            storage = _moved_storage(sharers, target)
+            for tensor in sharers:
+                _give(tensor, storage)
     return ""
 
 
-def move_storage(storage: torch.UntypedStorage, target: int) -> torch.UntypedStorage:
-    """The same bytes on another device."""
-    there = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return there.set_(storage).cpu().to(torch.device("cuda", target)).untyped_storage()
+def _moved_storage(sharers: list[torch.Tensor], target: int) -> torch.UntypedStorage:
+    """The same bytes on another device. `sharers`: all tensors that the job has of them."""
+    storage = sharers[0].untyped_storage()
+    # What has left the device is in host memory already, which goes with the storage if nobody else
+    # has that. A call has references of its own, as many as for a storage without tensors.
+    other = torch.empty(1, dtype=torch.uint8, device=storage.device).untyped_storage()
+    references = engine().storage_references(other) + len(sharers)
+    there = engine().move_to_device(storage, references, target)
+    if there is None:
+        bytes_here = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        there = bytes_here.cpu().to(torch.device("cuda", target))
+    return there.untyped_storage()
 
 
 def _give(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:

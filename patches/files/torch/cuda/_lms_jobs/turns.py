@@ -15,7 +15,7 @@ from .floor import Floor
 from .job import CANCELLED, FAILED, PAUSED, RUNNING, WAITING, Job
 from .schedules import Schedule
 
-# Steps of a turn of a job whose steps have not been timed, and LMS learns in the first ones, or which
+# Steps of a turn of a job whose steps have not been timed, since LMS learns in the first ones, or
 # compute nothing.
 _FEW_STEPS = 5
 _SHORTEST = 1e-4  # seconds: a shorter step computes nothing, as that of a job that watches others
