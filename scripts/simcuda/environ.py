@@ -25,6 +25,7 @@ def environment(
     *,
     capacity: int | str | None = None,
     devices: int = 1,
+    shared: str | os.PathLike[str] | None = None,
     kernels: str = "inline",
     card: str | None = None,
     timeline: str | os.PathLike[str] | None = None,
@@ -42,6 +43,7 @@ def environment(
         capacity: memory of each device, in bytes, or text such as "64M"; by default the card's, or
             1 GiB without a card.
         devices: how many there are, 1 to 16.
+        shared: a file; processes that name the same one have the memory of its devices together.
         kernels: "inline" computes kernels on the calling thread, "async" on their stream's worker
             while the host runs ahead; "timed" computes nothing: work takes virtual time.
         card: whose times to take, a name in cards.json; for kernels="timed", which needs one.
@@ -89,6 +91,8 @@ def environment(
         capacity = int(cards.card(card)["memory"]) if card else "1G"
     result["SIMCUDA_CAPACITY"] = _size("capacity", capacity)
     result["SIMCUDA_DEVICES"] = str(devices)
+    if shared is not None:
+        result["SIMCUDA_SHARED"] = str(Path(shared).resolve())
     result["SIMCUDA_KERNELS"] = kernels
     if card:
         result["SIMCUDA_CARD"] = cards.describe(card)

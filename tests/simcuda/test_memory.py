@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+import simcuda
 
 
 def test_a_device_holds_its_capacity_and_no_more(simulate):
@@ -114,3 +118,50 @@ def test_copies_outside_an_allocation_are_refused(simulate):
         ctypes.CDLL(None).cudaGetLastError()
         """
     )
+
+
+SHARER = """
+import ctypes, sys, torch
+runtime = ctypes.CDLL(None)
+torch.cuda.init()
+for line in sys.stdin:
+    address = ctypes.c_void_p()
+    refused = runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(int(line) << 20)) != 0
+    runtime.cudaGetLastError()
+    free, total = torch.cuda.mem_get_info()
+    print(refused, free >> 20, total >> 20, torch.cuda.get_device_properties(0).uuid, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kernels": "inline"}, {"kernels": "timed", "card": "A100-SXM-40GB"}]
+)
+def test_processes_that_name_a_file_share_the_memory(build_dir, tmp_path, settings):
+    def start(**more):
+        environment = simcuda.environment(build_dir, capacity="64M", **settings, **more)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-c", SHARER], env=environment, **pipes)
+
+    def take(process, mebibytes):
+        process.stdin.write(f"{mebibytes}\n")
+        process.stdin.flush()
+        refused, free, total, uuid = process.stdout.readline().split()
+        assert total == "64"
+        return refused == "True", int(free), uuid
+
+    first, second = start(shared=tmp_path / "card"), start(shared=tmp_path / "card")
+    other = start()
+    try:
+        *taken, uuid = take(first, 40)
+        assert taken == [False, 24]
+        assert take(second, 30) == (True, 24, uuid)
+        assert take(second, 20) == (False, 4, uuid)
+        assert take(first, 5) == (True, 4, uuid)
+        assert take(other, 60) == (False, 4, "00000000-0000-0000-0000-000000000000")
+        first.kill()
+        first.wait()
+        assert take(second, 40) == (False, 4, uuid)
+    finally:
+        for process in (first, second, other):
+            process.kill()
+            process.communicate()

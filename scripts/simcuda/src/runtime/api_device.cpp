@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include "../simcuda.h"
@@ -13,6 +14,7 @@
 #include "config.h"
 #include "device.h"
 #include "memory.h"
+#include "shared_card.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -77,12 +79,21 @@ int attribute(cudaDeviceAttr attribute) {
   }
 }
 
+// Processes that share the devices see the same numbers. One that has devices
+// of its own cannot tell them from another's: they have none.
+void set_uuid(cudaDeviceProp& p, int device) {
+  if (shares_card()) {
+    const uint64_t name = std::hash<std::string>()(config().shared);
+    std::memcpy(p.uuid.bytes, &name, sizeof(name));
+    p.uuid.bytes[15] = static_cast<char>('0' + device);
+  }
+}
+
 cudaDeviceProp properties(int device) {
   cudaDeviceProp p;
   std::memset(&p, 0, sizeof(p));
   std::snprintf(p.name, sizeof(p.name), "%s", kind().name.c_str());
-  std::memcpy(p.uuid.bytes, "simcuda device 0", sizeof(p.uuid.bytes));
-  p.uuid.bytes[15] = static_cast<char>('0' + device);
+  set_uuid(p, device);
   p.totalGlobalMem = config().capacity;
   p.sharedMemPerBlock = 49152;
   p.sharedMemPerBlockOptin = 166912;

@@ -13,6 +13,7 @@
 #include "device.h"
 #include "ipc.h"
 #include "memory.h"
+#include "shared_card.h"
 #include "stream.h"
 #include "timing.h"
 
@@ -138,7 +139,8 @@ SIMCUDA_API cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
 SIMCUDA_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   SIMCUDA_ENTER("cudaMemGetInfo", cudaErrorUnknown);
   *total = config().capacity;
-  *free = *total - device_usage(current_device()).bytes;
+  const int device = current_device();
+  *free = *total - device_usage(device).bytes - taken_by_others(device);
   return cudaSuccess;
 }
 

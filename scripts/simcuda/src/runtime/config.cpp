@@ -72,6 +72,7 @@ Config read() {
   if (c.kernels == Kernels::Timed) {
     c.poison = 0;  // there is no data
   }
+  c.shared = get("SIMCUDA_SHARED", "");
   c.card = get("SIMCUDA_CARD", "");
   c.timeline = get("SIMCUDA_TIMELINE", "");
   c.driver_lock = get_choice<bool>("SIMCUDA_DRIVER_LOCK", "0",

@@ -24,6 +24,7 @@ struct Config {
   Schedule schedule;        // see README
   int poison;               // 0 none, 1 cudaMalloc/cudaFree, 2 blocks
   std::string faults;       // plan, see calls.h
+  std::string shared;       // file, see shared_card.h; empty: none
   std::string card;         // see card.h; used in timed mode
   std::string timeline;     // file to write, see timeline.h; likewise
   bool driver_lock;         // see driver_lock.h; likewise

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "config.h"
+#include "shared_card.h"
 
 namespace simcuda {
 namespace {
@@ -70,11 +71,18 @@ struct Memory {
   bool take(int device, uint64_t bytes) {
     Count& count = devices[static_cast<size_t>(device)];
     const uint64_t capacity = config().capacity;
-    if (bytes > capacity || count.now > capacity - bytes) {
+    if (bytes > capacity || count.now > capacity - bytes ||
+        !note_on_card(device, count.now + bytes)) {
       return false;
     }
     count.add(bytes);
     return true;
+  }
+
+  void give_back(int device, uint64_t bytes) {
+    Count& count = devices[static_cast<size_t>(device)];
+    count.now -= bytes;
+    note_on_card(device, count.now);
   }
 
   void forget_oldest() {
@@ -144,7 +152,7 @@ bool take_memory(int device, size_t bytes) {
 void give_back_memory(int device, size_t bytes) {
   Memory& m = memory();
   std::lock_guard<std::mutex> lock(m.mutex);
-  m.devices[static_cast<size_t>(device)].now -= bytes;
+  m.give_back(device, bytes);
 }
 
 void add_mapped(int device, void* address, size_t bytes) {
@@ -190,7 +198,7 @@ bool free_device(void* address) {
   }
   const Range range = found->second;
   m.ranges.erase(found);
-  m.devices[static_cast<size_t>(range.device)].now -= range.bytes;
+  m.give_back(range.device, range.bytes);
   if (config().poison == 0) {
     munmap(address, range.bytes);
     return true;
