@@ -109,6 +109,44 @@ TEST(TheLimit, ARefusalIsLearned) {
   EXPECT_TRUE(!lower.follows());
 }
 
+TEST(TheLimit, WhatOthersWouldGiveCountsAsFree) {
+  Limit limit;
+  limit.set(kTotal, kAny, /*is_default=*/true, {10'000, 0, 70'000, 0});
+  EXPECT_TRUE(limit.bytes() == 76'000);
+  // They have to be asked where the card itself has too little left.
+  const Limit::Card card{3'000, 7'000, 70'000, 0};
+  EXPECT_TRUE(card.free < Limit::needed(card, 2'000));
+  EXPECT_TRUE(!limit.look_before_growth(card, 2'000));
+  // They do not give it.
+  EXPECT_TRUE(limit.sink({3'000, 7'000}));
+  EXPECT_TRUE(limit.bytes() == 9'500);
+  // It rises for what has been at rest for long, and not before.
+  EXPECT_TRUE(!limit.look(card));
+  EXPECT_TRUE(limit.look({3'000, 7'000, 70'000, 70'000}));
+  EXPECT_TRUE(limit.bytes() == 76'000);
+}
+
+TEST(TheLimit, ItSinksToWhatOthersLeave) {
+  Limit limit = by_default();
+  EXPECT_TRUE(!limit.set_share(Limit::kAll) && !limit.set_share(76'000));
+  EXPECT_TRUE(!limit.set_share(75'500)); // too little to begin anew for
+  EXPECT_TRUE(limit.set_share(38'000));
+  EXPECT_TRUE(limit.bytes() == 38'000);
+  EXPECT_TRUE(!limit.look({42'000, 38'000})); // that is for the others
+  EXPECT_TRUE(!limit.set_share(Limit::kAll));
+  EXPECT_TRUE(limit.look({42'000, 38'000}));
+  EXPECT_TRUE(limit.bytes() == 76'000);
+  Limit set = by_the_program(79'000);
+  EXPECT_TRUE(set.set_share(38'000) && set.follows());
+}
+
+TEST(TheLimit, ALookCanBeDueSoon) {
+  Limit limit = by_default();
+  limit.look_soon();
+  EXPECT_TRUE(limit.is_due());
+  EXPECT_TRUE(operators_until_due(limit, 10'000) > 1'000);
+}
+
 TEST(TheLimit, ARefusalWithoutReasonIsTriedAgainEverMoreSeldom) {
   Limit limit = by_default();
   const Limit::Card card{50'000, 30'000};

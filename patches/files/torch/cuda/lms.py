@@ -17,7 +17,8 @@ Environment variables, read when CUDA is initialized:
 - ``PYTORCH_LMS_DISK``: a folder and bytes on its disk, such as ``/fast/folder:800G``, see
   :func:`set_disk`.
 - ``PYTORCH_LMS_HOST_LEDGER``: the file in which the processes that share that limit keep
-  account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``.
+  account, or ``none``; by default one per user in ``/dev/shm``, or else in ``/tmp``. Beside it
+  there is one for each card, for those that share it; with ``none`` nobody gives way.
 - ``PYTORCH_LMS_TRACE``: a file, replaced if it exists. LMS writes what it sees of device 0
   there, one JSON object per line, for ``lms trace replay``. One process per file.
 - ``PYTORCH_LMS_CONF``: ``policy:planned`` (the default) or ``policy:original``, which
@@ -30,6 +31,7 @@ Messages go to the logger ``torch.cuda.lms``.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import json
@@ -173,6 +175,7 @@ def set_enabled_lms(enabled: bool) -> None:
                 f"device together. Free tensors and try again. {error}"
             ) from None
         if enabled:
+            _stop_sharing_at_exit()
             _lms_hooks.install()
             _lms_log.begin()
             _adopt_existing(ops)
@@ -180,6 +183,12 @@ def set_enabled_lms(enabled: bool) -> None:
         else:
             _lms_hooks.remove()
         logger.info("%s", "enabled" if enabled else "disabled")
+
+
+@functools.cache
+def _stop_sharing_at_exit() -> None:
+    """Ends the thread that gives way to others before the interpreter, whose lock it may need."""
+    atexit.register(engine().stop_sharing)
 
 
 def _adopt_existing(ops: Any) -> None:
@@ -223,8 +232,8 @@ def set_limit_lms(limit: int, device: Device = None) -> None:
 
     Args:
         limit (int): bytes. 0 restores the default: 95 % of what the device has
-            free plus what is reserved already, also when others take or free
-            memory later. If more is reserved now, storages are paged out and the
+            free, what is reserved already and what other processes with LMS
+            would give, as that changes. If more is reserved now, storages are paged out and the
             rest is given back to the driver. A limit other than the default
             sinks by itself only if the driver refuses memory below it.
         device (torch.device or int, optional): the device; every device if None.

@@ -33,6 +33,7 @@ AllocSource reclaim_for(
     size_t bytes,
     cudaStream_t stream,
     bool may_wait) {
+  const auto working = device.sharing().working();
   Request wanted{block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)};
   wanted.is_joined = may_wait; // by make_room
   if (const size_t count =
@@ -83,6 +84,7 @@ class MoreRoom {
   // Evicts whole segments, the next time everything. False if there is nothing
   // more to evict; `source` says what was done.
   bool reclaim(AllocSource& source) {
+    const auto working = device_.sharing().working();
     while (next_ != kSteps.end()) {
       const auto got =
           device_.room().reclaim(growth_, next_->first, /*may_wait=*/true);
@@ -293,7 +295,7 @@ void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
       fail(error + kNoRoomInCapture);
     }
     // What the driver refused, reclaiming may yet give.
-    if (device.limit().enforce() || more.reclaim(source)) {
+    if (device.limit().recover() || more.reclaim(source)) {
       continue;
     }
     if (void* lent = borrow(wanted, source, pending)) {
@@ -368,6 +370,10 @@ void* Allocator::allocate_for_copy(
       Device::get(index), bytes, stream, /*is_for_page=*/true, allocate};
   if (!is_ahead) {
     return allocate_with_room(wanted, pending);
+  }
+  if (!wanted.device.room().is_there_ahead(
+          {block_size_for(bytes), reinterpret_cast<uintptr_t>(stream)})) {
+    return nullptr;
   }
   try {
     return try_allocate(

@@ -413,6 +413,7 @@ TORCH_LIBRARY(lms, m) {
     }
   });
   m.def("apply_limits() -> ()", [] { apply_limits(Device::all()); });
+  m.def("stop_sharing() -> ()", Sharing::stop_all);
   m.def("get_limit(int device) -> int", [](int64_t i) {
     return static_cast<int64_t>(
         Device::get(static_cast<c10::DeviceIndex>(i)).limit().bytes());

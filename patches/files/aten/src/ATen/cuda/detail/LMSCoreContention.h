@@ -54,6 +54,11 @@ class Contention {
     return generation_.load();
   }
 
+  // Whether there are pins that some thread will give back.
+  bool are_pins() const {
+    return pins_ > 0;
+  }
+
   // The rest is called without the mutex.
 
   // True if another thread is about to give something back.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace at::cuda::lms {
 
@@ -24,6 +25,10 @@ namespace at::cuda::lms {
 // refuses what it says is free, the limit is tried again after ever more
 // operators.
 //
+// What other processes would give for the asking counts as if it was free, and
+// is asked for when the card itself has no more (Note [Processes that share a
+// card]).
+//
 // The limit changes seldom, and then by much: the one segment is taken anew
 // each time, see Note [One segment].
 
@@ -35,9 +40,11 @@ class Limit {
   struct Card {
     size_t free = 0;
     size_t reserved = 0; // by the caching allocator
+    size_t obtainable = 0; // from other processes
+    size_t spare = 0; // of that, what nobody has used for long
 
     size_t available() const {
-      return free + reserved;
+      return free + reserved + obtainable;
     }
   };
 
@@ -45,6 +52,7 @@ class Limit {
   void set(size_t total, size_t ceiling, bool is_default, const Card& card) {
     total_ = total;
     ceiling_ = std::min(ceiling, total);
+    share_ = kAll;
     is_default_ = is_default;
     bytes_ = is_default ? wanted(card) : ceiling_;
     interval_ = operators_left_ = kFirstInterval;
@@ -77,11 +85,29 @@ class Limit {
     return true;
   }
 
-  // The functions below are told what the card has, and return whether the
-  // limit has changed.
+  void look_soon() {
+    operators_left_ = 1;
+  }
+
+  // Bytes of the card that have to be free for `growth` more.
+  static size_t needed(const Card& card, size_t growth) {
+    return growth + card.available() / kScarcePart;
+  }
+
+  // The functions below return whether the limit has changed. Most are told
+  // what the card has.
+
+  // Other processes want what is beyond so many bytes; kAll: nothing.
+  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  bool set_share(size_t bytes) {
+    share_ = bytes;
+    return bytes < bytes_ - std::min(bytes_, total_ / kScarcePart) &&
+        change(bytes);
+  }
 
   bool look(const Card& card) {
-    const size_t wanted = this->wanted(card);
+    const size_t wanted =
+        this->wanted({card.free, card.reserved, card.spare, card.spare});
     const bool may_rise =
         wanted > bytes_ && wanted - bytes_ >= card.available() / kRisePart;
     return may_rise ? change(wanted) : look_before_growth(card, 0);
@@ -89,9 +115,11 @@ class Limit {
 
   // The allocator is about to ask the driver for `growth` bytes.
   bool look_before_growth(const Card& card, size_t growth) {
-    const bool is_scarce = card.free < growth + card.available() / kScarcePart;
-    return follows() && is_scarce && wanted(card) < bytes_ &&
-        change(wanted(card));
+    return card.free < needed(card, growth) && sink(card);
+  }
+  // Nobody gives what it lacks.
+  bool sink(const Card& card) {
+    return follows() && wanted(card) < bytes_ && change(wanted(card));
   }
 
   // The driver has refused `growth` bytes, more than none.
@@ -111,7 +139,7 @@ class Limit {
   static constexpr uint64_t kLastInterval = uint64_t{1} << 22;
 
   size_t wanted(const Card& card) const {
-    return std::min(ceiling_, card.available() / 100 * kPercent);
+    return std::min({ceiling_, share_, card.available() / 100 * kPercent});
   }
 
   bool change(size_t bytes) {
@@ -121,6 +149,7 @@ class Limit {
 
   size_t total_ = 0;
   size_t ceiling_ = 0;
+  size_t share_ = kAll;
   size_t bytes_ = 0;
   bool is_default_ = true;
   uint64_t interval_ = kFirstInterval;

@@ -1,5 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreReclaim.h>
 
+#include <ATen/cuda/detail/LMSCoreSpace.h>
+
 #include <algorithm>
 #include <exception>
 #include <unordered_set>
@@ -101,6 +103,8 @@ std::vector<Page*> Reclaimer::victims(const Request& request, Scope scope) {
       return books_.policy->choose_window(layout, request);
     case Scope::kSegments:
       return books_.policy->choose_segments(layout, request.bytes);
+    case Scope::kForOthers:
+      return pages_of_segments(layout, request.bytes);
     case Scope::kAll:
       break;
   }

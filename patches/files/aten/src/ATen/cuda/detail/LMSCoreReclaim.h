@@ -14,6 +14,7 @@ enum class Scope {
   kWindow, // one range that serves the request
   kSegments, // whole segments, of its size together
   kAll,
+  kForOthers, // whole segments up to its size together, for other processes
 };
 
 struct Reclaimed {

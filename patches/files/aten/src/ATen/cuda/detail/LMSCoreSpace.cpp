@@ -144,4 +144,26 @@ std::vector<Page*> cheapest_segments(
   return free >= bytes ? pages : std::vector<Page*>{};
 }
 
+std::vector<Page*> pages_of_segments(const Layout& layout, size_t bytes) {
+  std::vector<Page*> pages;
+  size_t free = 0;
+  for (const auto& [address, segment] : layout.segments()) {
+    std::vector<Page*> inside;
+    size_t occupied = 0; // bytes of them
+    for (const auto& [at, block] : segment.blocks) {
+      if (block.page && block.page->evictable) {
+        inside.push_back(block.page);
+        occupied += block.size;
+      }
+    }
+    const bool is_whole = inside.size() == segment.blocks.size();
+    if (free < bytes && !segment.is_private &&
+        (is_whole || segment.is_expandable)) {
+      free += is_whole ? segment.size : occupied;
+      pages.insert(pages.end(), inside.begin(), inside.end());
+    }
+  }
+  return pages;
+}
+
 } // namespace at::cuda::lms

@@ -122,4 +122,8 @@ std::vector<Page*> cheapest_segments(
     size_t bytes,
     const Ranking& ranking);
 
+// The pages of whole segments, of so many bytes together or as many as there
+// are; of expandable segments, which go back in pieces, any pages.
+std::vector<Page*> pages_of_segments(const Layout& layout, size_t bytes);
+
 } // namespace at::cuda::lms

@@ -84,4 +84,17 @@ Events Streams::queued(cudaStream_t stream) noexcept {
   return events;
 }
 
+Events Streams::all_queued() noexcept {
+  Events events = queued(nullptr);
+  for (cudaStream_t stream : own_) {
+    append(events, queued(stream));
+  }
+  for (const auto& [stream, ends] : ends_) {
+    for (const auto& [owner, end] : ends) {
+      append(events, Events{end});
+    }
+  }
+  return events;
+}
+
 } // namespace at::cuda::lms

@@ -60,6 +60,9 @@ class Streams {
   // The end of what is queued so far on the stream, as far as LMS can know.
   // Nothing for one that is being captured: that began when it was idle.
   Events queued(cudaStream_t stream) noexcept;
+  // The same of every stream that the calling thread may touch, and what is
+  // known of the others.
+  Events all_queued() noexcept;
 
  private:
   // By the thread that queued the work, 0 where that makes no difference.

@@ -74,6 +74,9 @@ Device& Device::get(c10::DeviceIndex index) {
   if (all().size() > 1) {
     set_uses_several_streams();
   }
+  if (Settings::get().active()) {
+    device->sharing_.start();
+  }
   return *device.release();
 }
 

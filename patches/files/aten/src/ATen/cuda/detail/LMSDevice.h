@@ -10,6 +10,7 @@
 #include <ATen/cuda/detail/LMSDeviceRecipes.h>
 #include <ATen/cuda/detail/LMSCorePager.h>
 #include <ATen/cuda/detail/LMSDeviceRoom.h>
+#include <ATen/cuda/detail/LMSDeviceSharing.h>
 #include <ATen/cuda/detail/LMSDeviceStorage.h>
 #include <ATen/cuda/detail/LMSTrace.h>
 
@@ -26,9 +27,10 @@ namespace at::cuda::lms {
 // 3. the mutex of the Trace
 // 4. the mutex of HostMemory, and those of the event pools
 // 5. the lock of the file of HostLedger, which processes share
+// 6. the mutex of Sharing, of what processes on one card know of each other
 // A thread takes them in this order only. (LMSOperatorBackward's is taken
 // before 2, and never with 1.) So nothing that may allocate or free device
-// memory runs under 2 to 5: memory to be freed is collected in `Freed` and let
+// memory runs under 2 to 6: memory to be freed is collected in `Freed` and let
 // go after 2 is released. No mutex of LMS is held while the GIL is taken:
 // reference counts of storages, whose changes may take the GIL, are not touched
 // under 2, and the allocator, whose stack recorder may take it, is not called.
@@ -80,6 +82,9 @@ class Device {
   }
   CardLimit& limit() {
     return limit_;
+  }
+  Sharing& sharing() {
+    return sharing_;
   }
   Consolidation& consolidation() {
     return consolidation_;
@@ -169,6 +174,7 @@ class Device {
   Pager pager_;
   Room room_{*this};
   CardLimit limit_{*this};
+  Sharing sharing_{*this};
   Consolidation consolidation_{*this};
   Loans loans_{*this};
   Mirror mirror_{*this};

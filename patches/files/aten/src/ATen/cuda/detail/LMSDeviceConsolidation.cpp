@@ -43,6 +43,11 @@ size_t Consolidation::room_for_small() {
                                   : map.limit();
 }
 
+bool Consolidation::has_one_segment() {
+  const Lock lock(device_.mutex());
+  return one_segment() != nullptr;
+}
+
 const Segment* Consolidation::one_segment() {
   const auto& segments = device_.map().layout().segments();
   const auto one = segments.find(one_segment_);
@@ -84,6 +89,7 @@ std::optional<cudaStream_t> Consolidation::stream() {
 }
 
 void Consolidation::take_one_segment(cudaStream_t stream) {
+  const auto working = device_.sharing().working();
   size_t small = 0;
   {
     const Lock lock(device_.mutex());

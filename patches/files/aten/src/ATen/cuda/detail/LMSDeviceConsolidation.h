@@ -58,6 +58,7 @@ class Consolidation {
   // Bytes that small storages can take on the device together.
   size_t room_for_small();
 
+  bool has_one_segment();
   // With the mutex: null if there is none.
   const Segment* one_segment();
   // With the mutex. A segment goes back to the driver, for instance because the

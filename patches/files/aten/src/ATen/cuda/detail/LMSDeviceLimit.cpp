@@ -47,6 +47,7 @@ std::optional<size_t> free_bytes(c10::DeviceIndex device) {
 // device's memory.
 void CardLimit::apply(size_t bytes) {
   const auto [free, total] = free_and_total(device_.index());
+  device_.sharing().open();
   {
     const Lock lock(device_.mutex());
     const double allowed = std::min(user_fraction_, 1.0);
@@ -58,7 +59,7 @@ void CardLimit::apply(size_t bytes) {
         total,
         ceiling,
         /*is_default=*/bytes == 0,
-        {free, device_.map().layout().reserved()});
+        card(free));
     device_.map().set_limited(Settings::get().active());
     adopt();
   }
@@ -89,18 +90,44 @@ bool CardLimit::enforce() {
   return true;
 }
 
+// What the card has, and others. With the mutex.
+Limit::Card CardLimit::card(size_t free) {
+  const Sharers others = device_.sharing().others();
+  return {
+      free,
+      device_.map().layout().reserved(),
+      others.obtainable(Sharers::kNearRest),
+      others.obtainable(Sharers::kLongRest)};
+}
+
+size_t CardLimit::free_on_card() {
+  return free_bytes(device_.index()).value_or(0);
+}
+
 // Called between operators.
 void CardLimit::look() noexcept {
   try {
     if (const auto free = free_bytes(device_.index())) {
       const Lock lock(device_.mutex());
-      if (device_.map().is_limited() &&
-          rule_.look({*free, device_.map().layout().reserved()})) {
+      if (device_.map().is_limited() && rule_.look(card(*free))) {
         adopt();
       }
     }
   } catch (const std::exception& error) {
     device_.world().warn("LMS could not ask for free memory: ", error);
+  }
+}
+
+void CardLimit::look_soon() {
+  const Lock lock(device_.mutex());
+  rule_.look_soon();
+}
+
+void CardLimit::set_share(std::optional<size_t> bytes) {
+  const Lock lock(device_.mutex());
+  if (device_.map().is_limited() &&
+      rule_.set_share(bytes.value_or(Limit::kAll))) {
+    adopt();
   }
 }
 
@@ -112,11 +139,27 @@ void CardLimit::look_before_growth(size_t bytes) {
       return;
     }
   }
-  const auto free = free_bytes(device_.index());
+  auto free = free_bytes(device_.index());
+  if (!free) {
+    return;
+  }
+  size_t needed = 0;
+  {
+    const Lock lock(device_.mutex());
+    const auto card = this->card(*free);
+    needed = Limit::needed(card, bytes);
+    if (*free >= needed ||
+        // The allocator's mutex is not held while others are waited for.
+        (CurrentRequest::get() && card.obtainable > 0)) {
+      return;
+    }
+  }
+  if (device_.sharing().ask(bytes, needed)) {
+    return;
+  }
+  free = free_bytes(device_.index());
   const Lock lock(device_.mutex());
-  if (free &&
-      rule_.look_before_growth(
-          {*free, device_.map().layout().reserved()}, bytes)) {
+  if (free && rule_.sink({*free, device_.map().layout().reserved()})) {
     adopt();
   }
 }
@@ -126,12 +169,45 @@ void CardLimit::look_before_growth(size_t bytes) {
 void CardLimit::note_failure(const TraceEntry& entry) {
   const size_t growth = growth_for(entry.size_);
   // The entry has what was free, for an address.
-  const Limit::Card card{entry.addr_, device_.map().layout().reserved()};
-  if (device_.map().is_limited() &&
-      device_.map().may_reserve(card.reserved + growth) &&
-      rule_.learn_refusal(card, growth)) {
+  const Limit::Card has{entry.addr_, device_.map().layout().reserved()};
+  if (!device_.map().is_limited() ||
+      !device_.map().may_reserve(has.reserved + growth)) {
+    return;
+  }
+  const CurrentRequest* request = CurrentRequest::get();
+  if (request && request->may_reclaim && card(has.free).obtainable > 0) {
+    refused_ = growth;
+  } else if (rule_.learn_refusal(has, growth)) {
     adopt();
   }
+}
+
+bool CardLimit::recover() {
+  if (const size_t growth = refused_.exchange(0)) {
+    if (device_.sharing().ask(growth, growth)) {
+      return true;
+    }
+    const auto free = free_bytes(device_.index());
+    const Lock lock(device_.mutex());
+    if (free &&
+        rule_.learn_refusal(
+            {*free, device_.map().layout().reserved()}, growth)) {
+      adopt();
+    }
+  }
+  return enforce();
+}
+
+// What comes ahead of its use does not take what is kept free, and nobody is
+// asked for it.
+bool CardLimit::may_take_ahead(size_t bytes) {
+  if (C10_LIKELY(!device_.sharing().are_others())) {
+    return true;
+  }
+  const auto free = free_bytes(device_.index());
+  const Lock lock(device_.mutex());
+  return !free ||
+      *free >= Limit::needed({*free, device_.map().layout().reserved()}, bytes);
 }
 
 // Called between operators: what is reserved beyond a new limit goes back to
@@ -141,6 +217,8 @@ void CardLimit::obey() noexcept {
       Allocator::get().routes_to_pools() || !is_to_obey_.exchange(false)) {
     return;
   }
+  const auto working = device_.sharing().working();
+  const auto giving = device_.sharing().giving_way();
   try {
     enforce();
     if (excess() > 0) {
@@ -170,6 +248,9 @@ void CardLimit::give_excess_back() {
 
 void CardLimit::set(size_t bytes) {
   apply(bytes);
+  if (Settings::get().active()) {
+    device_.sharing().start();
+  }
   is_to_obey_ = false;
   if (Settings::get().active()) {
     give_excess_back();

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <optional>
 
 namespace at::cuda::lms {
 
@@ -40,8 +41,17 @@ class CardLimit {
   // Tells the allocator of a limit that has changed by itself. False if it has
   // not. See Note [The limit follows the card].
   bool enforce();
-  // The allocator is about to ask the driver for a segment.
+  // The allocator is about to ask the driver for a segment. Where others have
+  // what it lacks they are asked for it, which takes a while, unless the
+  // allocator has been called already.
   void look_before_growth(size_t bytes);
+  // An allocation has failed. True if the next try may not: others have given
+  // what the driver refused, or the limit has changed.
+  bool recover();
+  // Whether a segment may be taken for what is not needed yet.
+  bool may_take_ahead(size_t bytes);
+  // Bytes; 0 if the driver does not say.
+  size_t free_on_card();
 
   // With the mutex: an operator has run. True if `look` is due.
   bool is_look_due() {
@@ -49,6 +59,11 @@ class CardLimit {
   }
   // Between operators.
   void look() noexcept;
+  // By any thread: it is due after the next operator.
+  void look_soon();
+  // By any thread: the bytes that other processes leave, if they want any; the
+  // limit sinks to that.
+  void set_share(std::optional<size_t> bytes);
   // Between operators: what is reserved beyond a new limit goes back to the
   // driver.
   void obey() noexcept;
@@ -56,6 +71,7 @@ class CardLimit {
   void note_failure(const TraceEntry& entry);
 
  private:
+  Limit::Card card(size_t free);
   void adopt(); // with the mutex
   size_t excess();
   void give_excess_back();
@@ -65,6 +81,8 @@ class CardLimit {
   Limit rule_;
   size_t requested_ = 0; // 0: the default
   std::atomic<bool> is_new_{false}; // to the allocator
+  // Bytes that the driver has refused, and that others may give.
+  std::atomic<size_t> refused_{0};
   // More may be reserved than the limit since it changed.
   std::atomic<bool> is_to_obey_{false};
   double user_fraction_ = 1.0;

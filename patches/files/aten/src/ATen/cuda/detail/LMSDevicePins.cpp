@@ -178,6 +178,7 @@ void Device::finish_operator(
   {
     const Lock lock(mutex());
     is_look_due = limit_.is_look_due();
+    sharing_.note_operator();
     operator_.name = launched.name;
     operator_.uses.clear();
     operator_.ns = 0;

@@ -52,6 +52,16 @@ bool Room::must_reclaim(size_t bytes) {
   return !may_grow();
 }
 
+bool Room::is_there_ahead(const Request& request) {
+  {
+    const Lock lock(device_.mutex());
+    if (device_.map().layout().has_gap(request.bytes, request.stream)) {
+      return true;
+    }
+  }
+  return device_.limit().may_take_ahead(growth_for(request.bytes));
+}
+
 bool Room::has_free(size_t bytes) {
   const Lock lock(device_.mutex());
   const Layout& layout = device_.map().layout();

@@ -26,6 +26,9 @@ class Room {
   bool is_needed(const Request& request);
   // True if no new segment may be taken to serve the request.
   bool must_reclaim(size_t bytes);
+  // Whether there is a gap for the request, or a segment may be taken for what
+  // is not needed yet.
+  bool is_there_ahead(const Request& request);
   // Whether so much is free, be it in pieces.
   bool has_free(size_t bytes);
   // See Contention: waits for other threads, and for collectives.
