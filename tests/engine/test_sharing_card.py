@@ -1,0 +1,208 @@
+"""Processes that know nothing of each other share a card; see checks/sharing_card.py.
+
+Each of the two has tensors that take nine tenths of the card.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import checked
+import pytest
+from support.child import Child
+from support.device import Device
+
+PROGRAM = checked.CHECKS / "sharing_card.py"
+CAPACITY = "128M"
+MOST = ["make", 11]  # tensors, which take nine tenths of the card
+REST = 0.8  # seconds after which a process is at rest, for certain
+TIMES = 6
+
+
+@pytest.fixture(scope="module")
+def alone(device: Device) -> Callable[[int], str]:
+    """The digest of a process that has used its tensors so often, with a card for itself."""
+    if not device.simulated:
+        pytest.skip("on a GPU it takes another one whose capacity can be chosen")
+    digests = {}
+    with device.serve(PROGRAM, "off", capacity="1G") as child:
+        child.ask(MOST)
+        for times in range(1, TIMES + 1):
+            child.ask("touch")
+            digests[times] = child.ask("digest")
+    return digests.__getitem__
+
+
+@contextlib.contextmanager
+def two(
+    device: Device, folder: Path, ledger: str | None = None, **settings: Any
+) -> Iterator[tuple[Child, Child]]:
+    """Two processes on one card."""
+    env = {"PYTORCH_LMS_HOST_LEDGER": ledger or str(folder / "ledger")}
+    settings |= {"capacity": CAPACITY, "shared": folder / "card", "env": env}
+    with (
+        device.serve(PROGRAM, "on", **settings) as first,
+        device.serve(PROGRAM, "on", **settings) as second,
+    ):
+        yield first, second
+
+
+def send(child: Child, sent: signal.Signals) -> None:
+    assert child._process is not None
+    child._process.send_signal(sent)
+
+
+def at_once(*requests: tuple[Child, Any]) -> None:
+    """Asks several processes, each in a thread."""
+    failures: list[BaseException] = []
+
+    def ask(child: Child, request: Any) -> None:
+        try:
+            child.ask(request)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=request) for request in requests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+@pytest.mark.parametrize("kernels", ["inline", "async"])
+def test_they_take_turns(
+    device: Device, alone: Callable[[int], str], tmp_path: Path, kernels: str
+) -> None:
+    with two(device, tmp_path, kernels=kernels) as (first, second):
+        first.ask(MOST)
+        first.ask("touch")
+        time.sleep(REST)
+        second.ask(MOST)
+        second.ask("touch")
+        gone, here = first.ask("state"), second.ask("state")
+        assert gone["reserved"] < 0.1 and gone["paged_out"] > 0.8
+        assert here["reserved"] > 0.8 and here["paged_out"] == 0
+        time.sleep(REST)
+        first.ask("touch")
+        here, gone = first.ask("state"), second.ask("state")
+        assert here["reserved"] > 0.8 and here["paged_out"] < 0.95, "it paged its own tensors"
+        assert gone["reserved"] < 0.1
+        time.sleep(REST)
+        second.ask("touch")
+        assert second.ask("digest") == alone(2)
+        time.sleep(REST)
+        assert first.ask("digest") == alone(2)
+        assert first.ask("state")["errors"] == second.ask("state")["errors"] == 0
+
+
+def test_both_run_at_once(device: Device, alone: Callable[[int], str], tmp_path: Path) -> None:
+    with two(device, tmp_path, kernels="async") as (first, second):
+        at_once((first, MOST), (second, MOST))
+        at_once((first, ["touch", TIMES]), (second, ["touch", TIMES]))
+        assert first.ask("digest") == second.ask("digest") == alone(TIMES)
+        for child in (first, second):
+            state = child.ask("state")
+            assert state["errors"] == 0 and state["reserved"] <= state["limit"] < 1
+
+
+def test_what_a_killed_process_had_is_free(
+    device: Device, alone: Callable[[int], str], tmp_path: Path
+) -> None:
+    env = {"PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
+    settings = {"capacity": CAPACITY, "shared": tmp_path / "card", "env": env}
+    with device.serve(PROGRAM, "on", **settings) as first:
+        first.ask(MOST)
+        time.sleep(REST)
+        code = f"import sys; sys.argv[1:] = ['on']; exec(open({str(PROGRAM)!r}).read())"
+        second = subprocess.Popen(
+            [device.python, "-c", code],
+            env=device.environment(**settings),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert second.stdin is not None and second.stdout is not None
+        second.stdin.write(json.dumps(MOST) + "\n")
+        second.stdin.flush()
+        assert second.stdout.readline()
+        assert first.ask("state")["reserved"] < 0.1
+        second.kill()
+        second.communicate()
+        first.ask("touch")
+        state = first.ask("state")
+        assert state["reserved"] > 0.8 and state["paged_out"] < 0.95
+        assert first.ask("digest") == alone(1)
+
+
+def test_a_stopped_process_gives_nothing_and_stops_nobody(
+    device: Device, alone: Callable[[int], str], tmp_path: Path
+) -> None:
+    with two(device, tmp_path) as (first, second):
+        first.ask(MOST)
+        send(first, signal.SIGSTOP)
+        try:
+            second.ask(MOST)
+            second.ask("touch")
+            state = second.ask("state")
+            assert state["reserved"] < 0.2 and state["paged_out"] > 0.5 and state["errors"] == 0
+            assert second.ask("digest") == alone(1)
+        finally:
+            send(first, signal.SIGCONT)
+        assert first.ask("state")["reserved"] > 0.8
+        first.ask("touch")
+        assert first.ask("digest") == alone(1)
+
+
+def test_without_a_ledger_each_counts_alone(
+    device: Device, alone: Callable[[int], str], tmp_path: Path
+) -> None:
+    with two(device, tmp_path, ledger="none") as (first, second):
+        first.ask(MOST)
+        time.sleep(REST)
+        second.ask(MOST)
+        second.ask("touch")
+        assert first.ask("state")["reserved"] > 0.8 and first.ask("state")["paged_out"] == 0
+        assert second.ask("state")["paged_out"] > 0.5
+        assert second.ask("digest") == alone(1)
+    assert os.listdir(tmp_path) == ["card"]
+
+
+def test_a_process_ends_while_it_gives_way(device: Device, tmp_path: Path) -> None:
+    with two(device, tmp_path, kernels="async", copy_bandwidth="50M") as (first, second):
+        first.ask(MOST)
+        time.sleep(REST)
+        asking = threading.Thread(target=second.ask, args=(MOST,))
+        asking.start()
+        while first.ask("state")["paged_out"] == 0:
+            time.sleep(0.01)
+        assert first._end() == 0
+        asking.join()
+        assert second.ask("state")["reserved"] > 0.8
+
+
+FORK = """
+import os, torch
+torch.cuda.set_enabled_lms(True)
+x = torch.ones(1000, device="cuda")
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0 and x.sum() == 1000
+"""
+
+
+def test_a_forked_process_ends(device: Device, tmp_path: Path) -> None:
+    if not device.simulated:
+        pytest.skip("only simulated cards are shared for certain")
+    env = {"PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
+    done = device.run("-c", FORK, capacity="64M", shared=tmp_path / "card", env=env, timeout=60)
+    assert done.status == 0, done.stderr
