@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSHostLedger.h>
 
+#include "process.h"
 #include "temporary.h"
 
 #include <gtest/gtest.h>
@@ -27,57 +28,6 @@ namespace {
 
 constexpr auto kShare = HostLedger::Claim::kShare;
 constexpr auto kWhole = HostLedger::Claim::kWhole;
-
-// A file for a ledger, which no other test uses.
-std::string fresh_file() {
-  static int count = 0;
-  return temporary_folder() + "/ledger" + std::to_string(++count);
-}
-
-// A process that has run `work` and then stays until it is killed.
-class Process {
- public:
-  explicit Process(const std::function<bool()>& work) {
-    int done[2];
-    failed_ = pipe(done) != 0;
-    pid_ = fork();
-    if (pid_ == 0) {
-      const char ok = work() ? 1 : 0;
-      (void)!::write(done[1], &ok, 1);
-      while (true) {
-        pause();
-      }
-    }
-    char ok = 0;
-    failed_ = failed_ || read(done[0], &ok, 1) != 1 || ok != 1;
-    close(done[0]);
-    close(done[1]);
-  }
-  ~Process() {
-    end();
-  }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-
-  bool worked() const {
-    return !failed_;
-  }
-  void stop() {
-    kill(pid_, SIGSTOP);
-    failed_ = failed_ || waitpid(pid_, nullptr, WUNTRACED) != pid_;
-  }
-  void end() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  bool failed_ = false;
-};
 
 TEST(HostLedger, alone_the_limit_is_the_process_own) {
   HostLedger ledger({});
