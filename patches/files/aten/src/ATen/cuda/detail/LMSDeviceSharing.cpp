@@ -17,6 +17,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -105,7 +106,6 @@ class Watcher {
 
  private:
   void run() {
-    const BesideCaptures beside;
     std::unique_lock<std::mutex> lock(mutex_);
     while (!wakes_.wait_for(lock, kTick, [this] { return is_stopped_; })) {
       const auto watched = watched_;
@@ -294,6 +294,9 @@ bool Sharing::ask(size_t growth, size_t free) {
 
 void Sharing::look_around() noexcept {
   try {
+    // Otherwise its calls would make a context on device 0.
+    const c10::cuda::CUDAGuard guard(device_.index());
+    const BesideCaptures beside;
     write_down(is_busy());
     const Sharers others = this->others();
     are_others_.store(others.are_any(), std::memory_order_relaxed);
@@ -331,8 +334,8 @@ bool Sharing::is_asked() {
 void Sharing::give_way() noexcept {
   try {
     const Counted counted = giving_way();
-    const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device_.index());
+    const BesideCaptures beside;
     const bool had_one_segment = device_.consolidation().has_one_segment();
     while (give_some()) {
     }
