@@ -5,8 +5,11 @@ Usage: jobs.py MODE [NAMES]. MODE is fits, small (two models do not fit together
 
 from __future__ import annotations
 
+import _thread
 import gc
+import io
 import random
+import signal
 import sys
 import threading
 import unittest
@@ -18,7 +21,7 @@ import job_programs as programs
 import torch
 from harness import raises, run_tests
 from torch import Tensor
-from torch.cuda._lms_jobs import turns
+from torch.cuda._lms_jobs import table, turns
 from torch.cuda._lms_jobs.belongings import Belongings
 
 lms = torch.cuda.lms
@@ -344,12 +347,12 @@ class EndTest(Jobs):
 
     def test_interrupt(self) -> None:
         """As Ctrl-C does, in the thread that runs the pool."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         shared = pool()
 
         def endless() -> Iterator[None]:
             big = torch.ones(BIG, device="cuda")
-            import _thread
-
             while True:
                 yield
                 if big is not None:
@@ -439,6 +442,29 @@ class InterfaceTest(Jobs):
         self.assertEqual(job.latest, 5)
         for word in ("one of them", "done", "6 of 6", "images"):
             self.assertIn(word, str(shared))
+
+    def test_lines(self) -> None:
+        """Those of jobs that have not ended take the place of what was there."""
+
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        shared = pool()
+        first = shared.add(counting, 6, [], "a", name="first", steps=6)
+        shared.add(counting, 6, [], "b", name="second")
+        for out, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+            lines = table.Lines(out)
+            lines.show(shared.jobs)
+            shown = "first: waiting, step 0 of 6\nsecond: waiting, step 0\n"
+            self.assertEqual(out.getvalue(), shown if is_shown else "")
+            lines.show(shared.jobs)  # too early
+            lines.clear()
+            self.assertEqual(out.getvalue(), shown + "\x1b[2A\x1b[J" if is_shown else "")
+        first.cancel()
+        terminal = Terminal()
+        table.Lines(terminal).show(shared.jobs)
+        self.assertEqual(terminal.getvalue(), "second: waiting, step 0\n")
 
     def test_wrong_arguments(self) -> None:
         jobs = lms.jobs

@@ -175,7 +175,7 @@ def _referents(one: Any) -> list[Any]:
     following = gc.get_referents(one)
     around: tuple[Any, ...] = ()
     if isinstance(one, FunctionType):
-        around = (one.__globals__, one.__builtins__)
+        around = (one.__globals__, getattr(one, "__builtins__", None))
     elif isinstance(one, FrameType):
         around = (one.f_globals, one.f_builtins, one.f_back)
     elif isinstance(one, torch.Tensor) and (one.is_leaf or one.retains_grad):

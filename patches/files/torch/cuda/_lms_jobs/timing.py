@@ -66,7 +66,7 @@ class StepTimes:
 
 def _has_happened(event: torch.cuda.Event) -> bool:
     try:
-        return event.query()
+        return bool(event.query())
     except RuntimeError:
         return False  # an error sticks to the device, and its job hears of it elsewhere
 
