@@ -12,12 +12,18 @@ from support.device import Device
 MODES = ("fits", "small", "chaos")
 
 
+@pytest.mark.compatibility(
+    "Threads and processes", "Jobs that take turns on a device: `torch.cuda.lms.jobs`", "works"
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_jobs(device: Device, subtests: pytest.Subtests, mode: str) -> None:
     results = checked.run(device, "jobs", mode, capacity="256M", kernels="async")
     checked.expect_passed(results, subtests)
 
 
+@pytest.mark.compatibility(
+    "Threads and processes", "Jobs that take turns on several devices, and move", "works"
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_jobs_on_two_devices(device: Device, subtests: pytest.Subtests, mode: str) -> None:
     if device.count < 2:

@@ -79,6 +79,7 @@ def at_once(*requests: tuple[Child, Any]) -> None:
     assert not failures, failures
 
 
+@pytest.mark.compatibility("Threads and processes", "Processes that share a card", "works")
 @pytest.mark.parametrize("kernels", ["inline", "async"])
 def test_they_take_turns(
     device: Device, alone: Callable[[int], str], tmp_path: Path, kernels: str

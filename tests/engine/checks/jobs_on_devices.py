@@ -101,6 +101,30 @@ class FloorTest(Jobs):
         for job in found:
             job.result()
 
+    def test_casts_of_a_weight_that_is_used_twice(self) -> None:
+        """Another job that leaves autocast between the uses makes no difference."""
+
+        def program(seed: int) -> Generator[None, None, str]:
+            torch.manual_seed(seed)
+            weight = torch.randn(64, 64, device="cuda", requires_grad=True)
+            for _ in range(6):
+                with torch.autocast("cuda", torch.bfloat16):
+                    x = torch.nn.functional.linear(torch.randn(8, 64, device="cuda"), weight)
+                    x.sum().item()  # the other one goes on
+                    x = torch.nn.functional.linear(x, weight)
+                    x.sum().item()
+                x.float().square().mean().backward()
+                with torch.no_grad():
+                    weight -= 0.01 * weight.grad
+                yield
+            return programs.digest(weight)
+
+        expected = [alone(program, seed) for seed in (1, 2)]
+        shared = pool()
+        found = [shared.add(program, seed) for seed in (1, 2)]
+        shared.run()
+        self.assertEqual([job.result() for job in found], expected)
+
     def test_engine_tells_of_waits(self) -> None:
         begun: list[Job] = []
         original = Job._begin_wait

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.cuda._lms_library import engine
 
+from .casts import keeping_casts
 from .job import Job, current
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def letting_others_run(turns: Turns) -> Iterator[None]:
         _hook(torch.cuda.Stream, "synchronize"),
     ]
     try:
-        yield
+        with keeping_casts(turns.threads, _job_here):
+            yield
     finally:
         for restore in undo:
             restore()
@@ -90,6 +92,10 @@ def _job_of_thread(turns: Turns, device: int) -> Job | None:
     if isinstance(threading.current_thread(), threading._DummyThread):
         return turns.running_on(device)
     return current()
+
+
+def _job_here() -> Job | None:
+    return _job_of_thread(_turns, torch.cuda.current_device()) if _turns else None
 
 
 def _is_compiling() -> bool:
