@@ -34,6 +34,12 @@ def lms(monkeypatch):
         (["--compile", "--rival", "save_on_cpu"], "save_on_cpu cannot train a compiled model"),
         (["--devices", "9"], "--devices 9: out of range"),
         (["--rival", "cpu_offload"], "cpu_offload shards the model"),
+        (["--jobs", "gpt-tiny:none"], "'none' is no number of steps"),
+        (["--jobs", "gpt-tiny,"], "there is no workload "),
+        (["--jobs", "gpt-tiny", "--devices", "17"], "--devices 17: out of range"),
+        (["--jobs", "gpt-tiny", "--ratio", "2", "--ratio", "3"], "--ratio: jobs share cards"),
+        (["--jobs", "gpt-tiny", "--rival", "lms"], "--rival and --jobs"),
+        (["--jobs", "gpt-tiny", "--turn-seconds", "0"], "--turn-seconds 0: a turn takes"),
         (["--release", "1.0"], "1.0"),
     ],
 )
