@@ -12,7 +12,7 @@ from lms_cli.environments import options
 
 CARD = "A100-SXM-40GB"
 MOST_DEVICES = 8  # each is a process
-TURN_SECONDS = 10.0
+TURN_SECONDS = 30.0
 JOBS_RATIO = 2.0  # of jobs, unless the user says otherwise
 
 

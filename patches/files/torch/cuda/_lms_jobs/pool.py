@@ -53,7 +53,7 @@ class Pool:
         self,
         devices: int | Iterable[int] | None = None,
         schedule: Schedule | None = None,
-        turn_seconds: float = 10.0,
+        turn_seconds: float = 30.0,
         on_step: Callable[[Job], object] | None = None,
         progress: bool = True,
     ) -> None:
