@@ -128,6 +128,9 @@ def in_virtual_time() -> None:
         def lock(self) -> threads.Lock:
             return self._lanes.lock()
 
+        def closed(self) -> threads.Lock:
+            return self._lanes.lock(taken=True)
+
         def started(self, device: int) -> None:
             self._lanes.start(device)
 

@@ -105,6 +105,9 @@ class Lanes:
         finally:
             library().simcudaResumeLanes()
 
-    def lock(self) -> Lock:
-        """Makes a lock, for as long as the process lives."""
-        return Lock(library().simcudaMakeLock())
+    def lock(self, *, taken: bool = False) -> Lock:
+        """Makes a lock, for as long as the process lives.
+
+        One that is taken is waited for until somebody gives it back.
+        """
+        return Lock(library().simcudaMakeLock(int(taken)))

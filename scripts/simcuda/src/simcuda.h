@@ -139,7 +139,7 @@ SIMCUDA_API void simcudaPauseLanes();
 SIMCUDA_API void simcudaResumeLanes();
 SIMCUDA_API void simcudaSetPatienceOfLanes(double seconds);
 // Locks in virtual time, by number; -1 where there is none.
-SIMCUDA_API int simcudaMakeLock();
+SIMCUDA_API int simcudaMakeLock(int is_taken);
 SIMCUDA_API void simcudaAcquire(int lock);
 // -1 when nobody has the lock.
 SIMCUDA_API int simcudaRelease(int lock);

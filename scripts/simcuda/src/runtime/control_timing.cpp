@@ -154,8 +154,8 @@ SIMCUDA_API void simcudaSetPatienceOfLanes(double seconds) {
   timing::set_patience_of_lanes(seconds);
 }
 
-SIMCUDA_API int simcudaMakeLock() {
-  return timed() ? timing::make_lock() : -1;
+SIMCUDA_API int simcudaMakeLock(int is_taken) {
+  return timed() ? timing::make_lock(is_taken != 0) : -1;
 }
 
 SIMCUDA_API void simcudaAcquire(int lock) {

@@ -110,8 +110,9 @@ void Lanes::wait(int lane, Point point, Guard& guard) {
   enter(lane, guard);
 }
 
-int Lanes::make_lock() {
+int Lanes::make_lock(bool is_taken) {
   locks_.push_back(std::make_unique<Lock>());
+  locks_.back()->is_taken = is_taken;
   return static_cast<int>(locks_.size()) - 1;
 }
 

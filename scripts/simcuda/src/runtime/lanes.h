@@ -60,7 +60,8 @@ class Lanes {
   // Locks in virtual time: who comes first by its clock gets one first, and
   // comes out no earlier than the one before gave it back. -1 for a thread
   // of no lane, which comes when it does in real time.
-  int make_lock();
+  // Taken: by nobody who is in a lane.
+  int make_lock(bool is_taken);
   void acquire(int lock, int lane, Guard& guard);
   // False when nobody has the lock.
   bool release(int lock, int lane, Guard& guard);

@@ -355,9 +355,9 @@ void set_patience_of_lanes(double seconds) {
   world().lanes.patience = std::chrono::duration<double>(seconds);
 }
 
-int make_lock() {
+int make_lock(bool is_taken) {
   std::lock_guard<std::mutex> lock(world().mutex);
-  return world().lanes.make_lock();
+  return world().lanes.make_lock(is_taken);
 }
 
 void acquire(int lock) {

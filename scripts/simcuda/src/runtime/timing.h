@@ -102,7 +102,7 @@ bool enter_lane(int device);
 void pause_lanes();
 void resume_lanes();
 void set_patience_of_lanes(double seconds);
-int make_lock();
+int make_lock(bool is_taken);
 void acquire(int lock);
 bool release(int lock);
 

@@ -44,8 +44,7 @@ class Casts:
         """What to wait for, or None."""
         with self._lock:
             if job in self._old and self._are_others_inside(job):
-                gate = self._threads.lock()
-                gate.acquire()
+                gate = self._threads.closed()
                 self._waiting.append(gate)
                 return gate
             self._inside[job] += 1

@@ -54,6 +54,12 @@ class Threads:
         """Makes the lock for which jobs on several devices wait, first come, first served."""
         return FairLock()
 
+    def closed(self) -> Lock:
+        """Makes a lock that is taken, for who waits until another thread gives it back."""
+        lock = FairLock()
+        lock.acquire()
+        return lock
+
     def gate(self) -> threading.Semaphore:
         """Makes what one job waits at, without a device, until its next turn is granted."""
         return threading.Semaphore(0)
