@@ -17,7 +17,7 @@ def timelines(run: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     devices = run["devices"]
-    figure, axes = plt.subplots(figsize=(10, 1.4 + 0.5 * devices), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10, 1.8 + 0.4 * devices), layout="constrained")
     colours = plt.get_cmap("tab20" if len(run["jobs"]) > 10 else "tab10")
     for number, (job, spans) in enumerate(zip(run["jobs"], run["spans"])):
         for device in range(devices):
@@ -35,7 +35,7 @@ def timelines(run: dict[str, Any], path: Path) -> None:
     )
     axes.set_xlim(left=0)
     axes.set_xlabel("seconds; dashed: all devices compute to the end")
-    axes.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.32))
+    figure.legend(fontsize=7, ncols=4, loc="outside lower center")
     figure.suptitle(run["title"], fontsize=10)
     figure.savefig(path, dpi=120)
     plt.close(figure)
