@@ -75,6 +75,7 @@ def environment(
     result = dict(os.environ if base is None else base)
     for name in [name for name in result if name.startswith("SIMCUDA_")]:
         del result[name]
+    result.pop("CUDA_VISIBLE_DEVICES", None)  # it numbers the machine's own devices
     libraries = _without_spaces(lib)
     preload = [str(libraries / f"lib{name}.so") for name in ("simcuda", "simnvml", "simnccl")]
     _prepend(result, "LD_PRELOAD", preload)

@@ -98,9 +98,11 @@ def test_environment_with_a_wrong_value(
 
 def test_environment_needs_no_device(device: Device) -> None:
     """A process without a GPU, such as a data loader on another machine, is not disturbed."""
-    code = "import torch; print(torch.ones(3).sum().item(), torch.cuda.is_available())"
-    done = run(device, code, PYTORCH_LMS="1", CUDA_VISIBLE_DEVICES="")
+    hide = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''"
+    code = f"{hide}; import torch; print(torch.ones(3).sum().item(), torch.cuda.is_available())"
+    done = run(device, code, PYTORCH_LMS="1")
     assert done.status == 0, done.stderr
+    assert done.stdout == "3.0 False\n"
 
 
 def test_enabling_before_cuda_is_initialized(device: Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -133,25 +134,40 @@ for line in sys.stdin:
 """
 
 
+@contextlib.contextmanager
+def sharers(build_dir, *environments, **settings):
+    """Processes with variables of their own."""
+    processes = []
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    try:
+        for variables in environments:
+            environment = simcuda.environment(build_dir, capacity="64M", **settings) | variables
+            processes.append(
+                subprocess.Popen([sys.executable, "-c", SHARER], env=environment, **pipes)
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def take(process, mebibytes):
+    """Whether it was refused, how much is free then, and the UUID of the device."""
+    process.stdin.write(f"{mebibytes}\n")
+    process.stdin.flush()
+    refused, free, total, uuid = process.stdout.readline().split()
+    assert total == "64"
+    return refused == "True", int(free), uuid
+
+
 @pytest.mark.parametrize(
     "settings", [{"kernels": "inline"}, {"kernels": "timed", "card": "A100-SXM-40GB"}]
 )
 def test_processes_that_name_a_file_share_the_memory(build_dir, tmp_path, settings):
-    def start(**more):
-        environment = simcuda.environment(build_dir, capacity="64M", **settings, **more)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        return subprocess.Popen([sys.executable, "-c", SHARER], env=environment, **pipes)
-
-    def take(process, mebibytes):
-        process.stdin.write(f"{mebibytes}\n")
-        process.stdin.flush()
-        refused, free, total, uuid = process.stdout.readline().split()
-        assert total == "64"
-        return refused == "True", int(free), uuid
-
-    first, second = start(shared=tmp_path / "card"), start(shared=tmp_path / "card")
-    other = start()
-    try:
+    alone = {"SIMCUDA_SHARED": ""}
+    with sharers(build_dir, {}, {}, alone, shared=tmp_path / "card", **settings) as processes:
+        first, second, other = processes
         *taken, uuid = take(first, 40)
         assert taken == [False, 24]
         assert take(second, 30) == (True, 24, uuid)
@@ -161,7 +177,49 @@ def test_processes_that_name_a_file_share_the_memory(build_dir, tmp_path, settin
         first.kill()
         first.wait()
         assert take(second, 40) == (False, 4, uuid)
-    finally:
-        for process in (first, second, other):
-            process.kill()
-            process.communicate()
+
+
+def test_processes_share_the_device_that_both_see(build_dir, tmp_path):
+    visible = [{"CUDA_VISIBLE_DEVICES": numbers} for numbers in ("1", "0", "1,0")]
+    with sharers(build_dir, *visible, devices=2, shared=tmp_path / "card") as processes:
+        first, other, second = processes
+        *taken, uuid = take(first, 40)
+        assert taken == [False, 24]
+        refused, free, others = take(other, 60)
+        assert (refused, free) == (False, 4) and others != uuid
+        assert take(second, 30) == (True, 24, uuid)
+
+
+VISIBLE = """
+import ctypes, os, sys
+runtime = ctypes.CDLL(None)
+for numbers in sys.argv[1:]:
+    if os.fork() == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = numbers  # before the first use of CUDA
+        count, name, seen = ctypes.c_int(), ctypes.create_string_buffer(32), []
+        error = runtime.cudaGetDeviceCount(ctypes.byref(count))
+        assert error == (0 if count.value else 100), error  # 100: no device
+        for device in range(count.value):
+            assert runtime.cudaDeviceGetPCIBusId(name, 32, device) == 0
+            seen.append(int(name.value[5:7]) - 1)
+        assert runtime.cudaSetDevice(count.value) == 101  # no such device
+        print(seen, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_program_sees_the_devices_that_it_names(build_dir):
+    seen = {
+        "0,1,2": [0, 1, 2],
+        "2,0": [2, 0],
+        "1,7,2": [1],  # CUDA stops at what is not there
+        "-1": [],
+        "": [],
+        "1,1": [],
+    }
+    environment = simcuda.environment(build_dir, devices=3)
+    done = subprocess.run(
+        [sys.executable, "-c", VISIBLE, *seen], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [str(numbers) for numbers in seen.values()], done.stderr

@@ -16,6 +16,7 @@
 #include "memory.h"
 #include "shared_card.h"
 #include "stream.h"
+#include "visible.h"
 
 namespace simcuda {
 namespace {
@@ -85,7 +86,7 @@ void set_uuid(cudaDeviceProp& p, int device) {
   if (shares_card()) {
     const uint64_t name = std::hash<std::string>()(config().shared);
     std::memcpy(p.uuid.bytes, &name, sizeof(name));
-    p.uuid.bytes[15] = static_cast<char>('0' + device);
+    p.uuid.bytes[15] = static_cast<char>('0' + physical_device(device));
   }
 }
 
@@ -116,7 +117,7 @@ cudaDeviceProp properties(int device) {
   p.concurrentKernels = 1;
   p.asyncEngineCount = 2;
   p.unifiedAddressing = 1;
-  p.pciBusID = device + 1;
+  p.pciBusID = physical_device(device) + 1;
   return p;
 }
 
@@ -127,7 +128,7 @@ int current_device() {
 }
 
 bool valid_device(int device) {
-  return device >= 0 && device < config().devices;
+  return device >= 0 && device < visible_devices();
 }
 
 int device_attribute(cudaDeviceAttr which) {
@@ -142,8 +143,8 @@ extern "C" {
 
 SIMCUDA_API cudaError_t cudaGetDeviceCount(int* count) {
   SIMCUDA_ENTER("cudaGetDeviceCount", cudaErrorUnknown);
-  *count = config().devices;
-  return cudaSuccess;
+  *count = visible_devices();
+  return report(*count == 0 ? cudaErrorNoDevice : cudaSuccess);
 }
 
 SIMCUDA_API cudaError_t cudaGetDevice(int* device) {
@@ -186,7 +187,8 @@ SIMCUDA_API cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int device) {
   if (!valid_device(device)) {
     return report(cudaErrorInvalidDevice);
   }
-  std::snprintf(id, static_cast<size_t>(size), "0000:%02X:00.0", device + 1);
+  std::snprintf(id, static_cast<size_t>(size), "0000:%02X:00.0",
+                physical_device(device) + 1);
   return cudaSuccess;
 }
 

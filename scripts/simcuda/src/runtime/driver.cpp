@@ -8,8 +8,8 @@
 #include <string>
 
 #include "../simcuda.h"
-#include "config.h"
 #include "device.h"
+#include "visible.h"
 
 using namespace simcuda;
 
@@ -59,7 +59,7 @@ SIMCUDA_API CUresult cuDriverGetVersion(int* version) {
 }
 
 SIMCUDA_API CUresult cuDeviceGetCount(int* count) {
-  *count = config().devices;
+  *count = visible_devices();
   return CUDA_SUCCESS;
 }
 

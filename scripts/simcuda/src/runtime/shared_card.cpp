@@ -12,6 +12,7 @@
 #include <string>
 
 #include "config.h"
+#include "visible.h"
 
 namespace simcuda {
 namespace {
@@ -117,11 +118,11 @@ bool shares_card() {
 }
 
 bool note_on_card(int device, uint64_t bytes) {
-  return !shares_card() || shared().note(device, bytes);
+  return !shares_card() || shared().note(physical_device(device), bytes);
 }
 
 uint64_t taken_by_others(int device) {
-  return shares_card() ? shared().others(device) : 0;
+  return shares_card() ? shared().others(physical_device(device)) : 0;
 }
 
 }  // namespace simcuda
