@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -26,6 +27,7 @@ CAPACITY = "128M"
 MOST = ["make", 11]  # tensors, which take nine tenths of the card
 REST = 0.8  # seconds after which a process is at rest, for certain
 TIMES = 6
+RECORD = "6Q"  # of the card's ledger; the first number: bytes that a process has
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,20 @@ def test_both_run_at_once(device: Device, alone: Callable[[int], str], tmp_path:
             assert state["errors"] == 0 and state["reserved"] <= state["limit"] < 1
 
 
+def test_what_is_taken_is_written_down_at_once(device: Device, tmp_path: Path) -> None:
+    """Or others would not ask for it until the next look of who has taken it."""
+    if not device.simulated:
+        pytest.skip("only simulated cards are shared for certain")
+    env = {"PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger")}
+    settings = {"capacity": CAPACITY, "shared": tmp_path / "card", "env": env}
+    with device.serve(PROGRAM, "on", **settings) as child:
+        child.ask("look_no_more")
+        child.ask(MOST)
+        (ledger,) = tmp_path.glob("ledger.card-*")
+        _header, record, *_ = struct.iter_unpack(RECORD, ledger.read_bytes())
+        assert record[0] == child.ask("state")["reserved"] * (128 << 20) > 0
+
+
 def test_what_a_killed_process_had_is_free(
     device: Device, alone: Callable[[int], str], tmp_path: Path
 ) -> None:
@@ -143,6 +159,23 @@ def test_what_a_killed_process_had_is_free(
         state = first.ask("state")
         assert state["reserved"] > 0.8 and state["paged_out"] < 0.95
         assert first.ask("digest") == alone(1)
+
+
+def test_the_card_is_asked_before_a_request_fails(device: Device, tmp_path: Path) -> None:
+    """The limit is from a moment at which a process without LMS had nearly all."""
+    if not device.simulated:
+        pytest.skip("only simulated cards are shared for certain")
+    settings = {"capacity": CAPACITY, "shared": tmp_path / "card"}
+    with (
+        device.serve(PROGRAM, "off", **settings) as first,
+        device.serve(PROGRAM, "on", **settings) as second,
+    ):
+        first.ask(MOST)
+        second.ask(["hold", 1])
+        assert second.ask("state")["limit"] < 0.2
+        first.ask("drop")
+        second.ask(["hold", 64])
+        assert second.ask("state")["limit"] > 0.8
 
 
 def test_a_stopped_process_gives_nothing_and_stops_nobody(

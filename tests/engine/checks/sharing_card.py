@@ -45,6 +45,18 @@ class Program:
             times += 1
         return times
 
+    def hold(self, mebibytes: int) -> None:
+        self.tensors.append(torch.ones(mebibytes * MIB, dtype=torch.uint8, device="cuda"))
+
+    def drop(self) -> None:
+        self.tensors.clear()
+        torch.cuda.empty_cache()
+
+    def look_no_more(self) -> None:
+        """It does not look at others any more, as when it ends."""
+        torch.cuda.init()
+        torch.ops.lms.stop_sharing()
+
     def digest(self) -> str:
         digest = hashlib.sha256()
         for tensor in self.tensors:

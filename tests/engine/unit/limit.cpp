@@ -85,6 +85,18 @@ TEST(TheLimit, ItRisesWhenMuchIsFree) {
   EXPECT_TRUE(limit.bytes() == 76'000);
 }
 
+TEST(TheLimit, ItRisesForARequestThatWouldFail) {
+  Limit limit = by_default();
+  EXPECT_TRUE(limit.look({0, 40'000}));
+  EXPECT_TRUE(!limit.rise({0, 38'000}));
+  EXPECT_TRUE(limit.rise({3'500, 38'000})); // by little, too
+  EXPECT_TRUE(limit.bytes() == 39'425);
+  EXPECT_TRUE(limit.rise({3'500, 38'000, 20'000, 0})); // others are asked
+  EXPECT_TRUE(limit.bytes() == 58'425);
+  Limit set = by_the_program(50'000);
+  EXPECT_TRUE(!set.rise({42'000, 38'000}));
+}
+
 TEST(TheLimit, WhatTheProgramSetIsTakenAtItsWord) {
   Limit limit = by_the_program(79'000);
   EXPECT_TRUE(!limit.follows());

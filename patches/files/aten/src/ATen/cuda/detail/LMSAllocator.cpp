@@ -98,6 +98,11 @@ class MoreRoom {
     return false;
   }
 
+  // Once: if it rises and others then do not give, it sinks again.
+  bool raise_limit() {
+    return !std::exchange(has_raised_limit_, true) && device_.limit().rise();
+  }
+
   // As long as others give back what they use there is something to reclaim.
   // Once it was all of the device, more of it will not help.
   bool wait_for_others() {
@@ -125,6 +130,7 @@ class MoreRoom {
   uint64_t generation_;
   Contention::GiveUp give_up_;
   size_t freed_ = 0; // bytes, for this request
+  bool has_raised_limit_ = false;
 };
 
 constexpr auto kNoRoomInCapture =
@@ -279,7 +285,8 @@ void* Allocator::try_allocate(
 
 // Makes more and more room until the allocation succeeds: first as the policy
 // chooses, then by whole segments, then by everything evictable, then in other
-// streams' memory, then by what other threads give back.
+// streams' memory, then by what other threads give back. The limit is what it
+// was until all of the device has been tried.
 void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
   Device& device = wanted.device;
   AllocSource source = make_room(wanted);
@@ -295,7 +302,8 @@ void* Allocator::allocate_with_room(Allocation& wanted, Events& pending) {
       fail(error + kNoRoomInCapture);
     }
     // What the driver refused, reclaiming may yet give.
-    if (device.limit().recover() || more.reclaim(source)) {
+    if (device.limit().recover() || more.reclaim(source) ||
+        more.raise_limit()) {
       continue;
     }
     if (void* lent = borrow(wanted, source, pending)) {

@@ -150,7 +150,7 @@ void CardLimit::look_before_growth(size_t bytes) {
     needed = Limit::needed(card, bytes);
     if (*free >= needed ||
         // The allocator's mutex is not held while others are waited for.
-        (CurrentRequest::get() && card.obtainable > 0)) {
+        (CurrentRequest::get() && device_.sharing().others().are_any())) {
       return;
     }
   }
@@ -175,7 +175,7 @@ void CardLimit::note_failure(const TraceEntry& entry) {
     return;
   }
   const CurrentRequest* request = CurrentRequest::get();
-  if (request && request->may_reclaim && card(has.free).obtainable > 0) {
+  if (request && request->may_reclaim && device_.sharing().others().are_any()) {
     refused_ = growth;
   } else if (rule_.learn_refusal(has, growth)) {
     adopt();
@@ -192,6 +192,16 @@ bool CardLimit::recover() {
     if (free &&
         rule_.learn_refusal(
             {*free, device_.map().layout().reserved()}, growth)) {
+      adopt();
+    }
+  }
+  return enforce();
+}
+
+bool CardLimit::rise() {
+  if (const auto free = free_bytes(device_.index())) {
+    const Lock lock(device_.mutex());
+    if (device_.map().is_limited() && rule_.rise(card(*free))) {
       adopt();
     }
   }

@@ -48,6 +48,9 @@ class CardLimit {
   // An allocation has failed. True if the next try may not: others have given
   // what the driver refused, or the limit has changed.
   bool recover();
+  // Everything has been evicted, and it is not enough. True if the limit has
+  // risen, since the card and others have more by now.
+  bool rise();
   // Whether a segment may be taken for what is not needed yet.
   bool may_take_ahead(size_t bytes);
   // Bytes; 0 if the driver does not say.

@@ -147,6 +147,7 @@ void Mirror::apply(const TraceEntry& entry) {
               is_private(entry, Allocator::get().routes_to_pools()),
               entry.action_ == TraceEntry::SEGMENT_MAP));
       CurrentRequest::note_growth();
+      device_.sharing().note_growth(layout.reserved());
       break;
     case TraceEntry::SEGMENT_FREE:
     case TraceEntry::SEGMENT_UNMAP:

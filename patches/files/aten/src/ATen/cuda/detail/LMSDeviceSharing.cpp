@@ -26,7 +26,10 @@ namespace {
 constexpr uint64_t kLedgerOfCard = 0x3164'7261'6353'4d4c; // "LMScard1"
 constexpr std::chrono::milliseconds kTick{100}; // between two looks
 constexpr std::chrono::milliseconds kPollOfOthers{10}; // while they give way
-// Milliseconds that a process waits while nobody gives way, and in all.
+// Milliseconds that a process waits while nobody has anything to give, while
+// nobody gives way, and in all. The first is two looks of the others: what they
+// have written down may be old, or they are just taking their memory anew.
+constexpr uint64_t kPatienceWithNone = 200;
 constexpr uint64_t kPatienceWithOthers = 2'000;
 constexpr uint64_t kLongestWaitForOthers = 60'000;
 constexpr size_t kSlicePart = 16; // of the card, that is given at a time
@@ -215,6 +218,14 @@ void Sharing::write_down(bool is_busy) {
   records_->write(own_.numbers().data());
 }
 
+void Sharing::note_growth(size_t reserved) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (records_ && Settings::get().active()) {
+    own_.reserved = reserved;
+    records_->write(own_.numbers().data());
+  }
+}
+
 bool Sharing::is_at_rest() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return now_ms() >= own_.used_ms + Sharers::kRest;
@@ -263,6 +274,7 @@ bool Sharing::ask(size_t growth, size_t free) {
   const Counted counted = working();
   const uint64_t begin = now_ms();
   uint64_t give_up = begin + kPatienceWithOthers;
+  uint64_t hopeless = begin + kPatienceWithNone;
   size_t least_taken = std::numeric_limits<size_t>::max();
   bool has_asked = false;
   while (device_.limit().free_on_card() < free) {
@@ -272,9 +284,11 @@ bool Sharing::ask(size_t growth, size_t free) {
         others.is_any_giving() || others.taken() < least_taken;
     give_up = is_given ? now + kPatienceWithOthers : give_up;
     least_taken = std::min(least_taken, others.taken());
-    if (now >= std::min(give_up, begin + kLongestWaitForOthers) ||
-        (!others.is_any_giving() &&
-         others.obtainable(Sharers::kNearRest) == 0)) {
+    if (others.is_any_giving() || others.obtainable(Sharers::kNearRest) > 0) {
+      hopeless = now + kPatienceWithNone;
+    }
+    if (!others.are_any() ||
+        now >= std::min({hopeless, give_up, begin + kLongestWaitForOthers})) {
       if (has_asked) {
         want_no_more();
       }

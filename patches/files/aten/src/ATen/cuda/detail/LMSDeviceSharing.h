@@ -61,6 +61,10 @@ class Sharing {
   void note_operator() {
     ++operators_;
   }
+  // With the mutex: the caching allocator has taken a segment, and has so many
+  // bytes now. Others see it at once: to one that finds no memory, what nobody
+  // has written down is not to be had.
+  void note_growth(size_t reserved);
 
   // Whether there were others when they were last looked at.
   bool are_others() const {
