@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSCoreWishes.h>
 
 #include <cstddef>
+#include <utility>
 
 namespace at::cuda::lms {
 namespace {
@@ -64,8 +65,13 @@ void Wishes::ask_for(ByNeed& strays, uint64_t until) {
 }
 
 void Wishes::ask_for_all_strays() {
-  while (!strays_.empty()) {
-    ask_for(strays_, Page::kNever);
+  work_ += strays_.size();
+  first_strays_.clear();
+  for (const auto& [need, page] : std::exchange(strays_, {})) {
+    if (!page->resident) {
+      page->was_stray = true;
+      ask_for(page);
+    }
   }
 }
 
