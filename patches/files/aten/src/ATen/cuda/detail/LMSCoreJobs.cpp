@@ -67,7 +67,7 @@ void JobsPolicy::begin_turn(uint64_t job) {
   job_ = job;
   current_ = &of(job);
   next_ = nullptr;
-  current_->begin_turn();
+  current_->resume();
 }
 
 void JobsPolicy::announce_turn(uint64_t next) {

@@ -147,7 +147,7 @@ void PlannedPolicy::list_wishes(std::vector<Page*>& fetch) {
 
 // --- turns, see Note [Jobs] ---
 
-void PlannedPolicy::begin_turn() {
+void PlannedPolicy::resume() {
   end_turn();
   wishes_.ask_for_all_strays();
   trial_.interrupt(history_.now());

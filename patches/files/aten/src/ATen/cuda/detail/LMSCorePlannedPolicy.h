@@ -68,7 +68,7 @@ class PlannedPolicy final : public Policy, private Ranking {
   // --- turns of its job ---
 
   // A turn begins, and ends after one cycle more.
-  void begin_turn();
+  void resume();
   void end_turn_after_cycle();
   void end_turn() {
     ends_at_ = Page::kNever;
