@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from lms_bench.catalogue import ITERATIONS
-from lms_cli import paths, releases
-from lms_cli.environments import lms_environment
 from lms_cli.plan.running import RUNNER
 from lms_cli.site import notebooks
 from support import features, torchrun
 from support.device import PROGRAMS, Device
 from support.programs import Programs, programs_on
 
-LOCK = paths.LOCKS / "libraries.lock"
 MIB = 1 << 20
 LOSS = r"loss\W+(\d+\.\d+)"
 TABLE = "many_models"  # the example that prints one
@@ -32,16 +26,6 @@ OTHER_EXAMPLES = [
 ]
 PLANNED = ("fine_tune", "long_sequences", "volumes")  # of a library with a loop of its own
 FEATURES = [one for one in features.listed() if one.needs_libraries]
-
-
-@pytest.fixture(scope="module")
-def with_libraries(device: Device) -> Device:
-    """Runs programs in an environment with the libraries."""
-    if version("torch").partition("+")[0] != releases.default(paths.PATCHES).version:
-        pytest.skip("the libraries are locked for the default release")
-    base = lms_environment.Environment(Path(sys.prefix))
-    python = lms_environment.with_lock(base, LOCK).python
-    return replace(device, python=str(python))
 
 
 @pytest.fixture(scope="module")
