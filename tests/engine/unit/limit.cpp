@@ -93,6 +93,9 @@ TEST(TheLimit, ItRisesForARequestThatWouldFail) {
   EXPECT_TRUE(limit.bytes() == 39'425);
   EXPECT_TRUE(limit.rise({3'500, 38'000, 20'000, 0})); // others are asked
   EXPECT_TRUE(limit.bytes() == 58'425);
+  EXPECT_TRUE(limit.set_share(30'000));
+  EXPECT_TRUE(limit.rise({3'500, 38'000})); // beyond its share
+  EXPECT_TRUE(limit.bytes() == 39'425);
   Limit set = by_the_program(50'000);
   EXPECT_TRUE(!set.rise({42'000, 38'000}));
 }

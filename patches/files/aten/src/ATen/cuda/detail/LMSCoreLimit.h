@@ -18,9 +18,9 @@ namespace at::cuda::lms {
 // The driver is asked what is free where the allocator is about to ask it for a
 // segment, which costs more, and once in so many operators. A limit that the
 // program has set is taken at its word until the driver refuses memory below
-// it; it then follows the card too, and never rises above what was set. And it
-// is asked before a request fails, since the limit may be of a moment at which
-// others had more.
+// it; it then follows the card too, and never rises above what was set. The
+// driver is also asked before a request fails: the limit may be of a moment at
+// which others had more, or be less than what cannot leave.
 //
 // A refusal is learned once: the limit sinks to what the allocator has, or
 // below, so that the next request finds that it has to page out. If the driver
@@ -119,8 +119,10 @@ class Limit {
   bool look_before_growth(const Card& card, size_t growth) {
     return card.free < needed(card, growth) && sink(card);
   }
-  // A request would fail at this limit, though there may be more by now.
+  // A request would fail at this limit, though there may be more by now. The
+  // share is forgotten: what cannot leave may be as large.
   bool rise(const Card& card) {
+    share_ = kAll;
     return wanted(card) > bytes_ && change(wanted(card));
   }
   // Nobody gives what it lacks.
