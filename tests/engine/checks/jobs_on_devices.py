@@ -310,18 +310,12 @@ class MoveTest(Jobs):
             yield from range(4)
             matrix.cpu()
 
-        def sharing(tensor: Tensor) -> Iterator[Any]:
-            for _ in range(4):
-                tensor.sum()
-                yield
-
         for reason, call in (
             ("call backward", (graph,)),
             ("stream", (stream,)),
             ("Event", (event,)),
             ("names cuda:1", (named,)),
             ("sparse", (sparse,)),
-            ("shares a tensor", (sharing, torch.ones(1000, device="cuda:1"))),
         ):
             busy = Busy()
             found = [busy.add(*call) for _ in range(2)]
@@ -330,6 +324,16 @@ class MoveTest(Jobs):
             self.assertLessEqual(len(stays), 2)
             for job in found:
                 job.result()
+
+    def test_what_two_jobs_have_stays(self) -> None:
+        whole = torch.ones(1000, device="cuda")
+        shared = pool()
+        other = shared.add(counting, 1, [], whole[10:])
+        with self.assertRaisesRegex(moving._StaysError, f"shares a tensor with {other.name}"):
+            moving._expect_own([whole], [other])
+        moving._expect_own([torch.ones(1000, device="cuda")], [other])
+        other.cancel()
+        moving._expect_own([whole], [other])
 
     def test_may_not(self) -> None:
         busy = Busy()
