@@ -65,8 +65,13 @@ def outcome(
 
         traceback.print_exc()
         found = {"status": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
+    return {**found, "machine": machine(began)}
+
+
+def machine(began: float) -> dict[str, float]:
+    """What it took of the machine that simulates, since then: seconds, and bytes at most."""
     host_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return {**found, "machine": {"seconds": time.monotonic() - began, "host_bytes": host_memory}}
+    return {"seconds": time.monotonic() - began, "host_bytes": host_memory}
 
 
 def first_line(error: BaseException) -> str:

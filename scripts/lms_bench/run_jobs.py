@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lms_bench import catalogue
-from lms_bench.run_cell import first_line
+from lms_bench.run_cell import first_line, machine
 
 
 @dataclass
@@ -187,14 +186,13 @@ def outcome(way: str, models: list[Trained], devices: int, turn_seconds: float) 
     errors = [f"{model.workload}: {model.error}" for model in models if model.error]
     unknown = [f"{name} was not simulated" for name in simcuda.unsimulated()]
     spans = [[span(step, from_the_start) for step in model.steps] for model in models]
-    host_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     return {
         "status": "failed" if errors or unknown else "ok",
         "reason": "; ".join([*errors, *unknown]),
         "makespan_ns": max((end for shown in spans for _, _, end in shown), default=0),
         "spans": spans,
         "paged_bytes": sum(paged(device) for device in range(devices)),
-        "machine": {"seconds": time.monotonic() - began, "host_bytes": host_memory},
+        "machine": machine(began),
     }
 
 

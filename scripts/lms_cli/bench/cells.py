@@ -76,9 +76,13 @@ class Cell:
 
     def path(self, folder: Path, fingerprint: str) -> Path:
         """The file for its outcome."""
-        key = hashlib.sha256(json.dumps([fingerprint, asdict(self)]).encode()).hexdigest()[:16]
         ratio = "" if self.ratio is None else f"-{self.ratio:g}"
-        return folder / f"{self.subject.slug}-{self.rival}{ratio}-{key}.json"
+        return folder / f"{self.subject.slug}-{self.rival}{ratio}-{key_of(self, fingerprint)}.json"
+
+
+def key_of(run: Any, fingerprint: str) -> str:
+    """For the name of a file: another one for each dataclass of settings and each fingerprint."""
+    return hashlib.sha256(json.dumps([fingerprint, asdict(run)]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,8 @@ def fingerprints(environment: Environment, built: Path) -> Fingerprints:
     )
 
 
-def write(path: Path, cell: Cell, outcome: Outcome) -> None:
-    """Keep a cell's outcome; a killed run leaves none or all of it."""
+def write(path: Path, cell: Any, outcome: Outcome) -> None:
+    """Keep the outcome of a cell, or of what else is run; a killed run leaves none or all of it."""
     files.write_text(path, json.dumps({"cell": asdict(cell), "outcome": asdict(outcome)}))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +11,15 @@ from lms_bench import run_jobs
 from lms_bench.catalogue import ITERATIONS
 
 from lms_cli import files, progress, simulate
-from lms_cli.bench import cells
-from lms_cli.bench.running import Results, Runner, environment_variables, printed_by
+from lms_cli.bench import cells, reporting
+from lms_cli.bench.running import (
+    Results,
+    Runner,
+    environment_variables,
+    limits,
+    outcome_of,
+    printed_by,
+)
 from lms_cli.bench.tables import GIB, Table
 from lms_cli.environments.lms_environment import Environment
 from lms_cli.errors import LmsError, UsageError
@@ -55,7 +60,7 @@ class Run:
 
     def path(self, folder: Path, fingerprint: str) -> Path:
         """The file for its outcome."""
-        key = hashlib.sha256(json.dumps([fingerprint, asdict(self)]).encode()).hexdigest()[:16]
+        key = cells.key_of(self, fingerprint)
         return folder / f"jobs-{self.way}-{self.devices}-{key}.json"
 
 
@@ -130,13 +135,7 @@ def compare(
 
 def _outcome(run: Run, runner: Runner) -> cells.Outcome:
     path = run.path(runner.folder / "cells", runner.known.engine)
-    outcome = cells.read(path)
-    if outcome is None:
-        try:
-            outcome = cells.parse(_train(run, runner))
-            files.write_text(path, json.dumps({"run": asdict(run), "outcome": asdict(outcome)}))
-        except LmsError as error:  # perhaps not the next time, so it is not kept
-            outcome = cells.Outcome("failed", str(error), {})
+    outcome = cells.read(path) or outcome_of(path, run, lambda: _train(run, runner))
     progress.note(f"{run.title}: {_seconds(outcome)}")
     return outcome
 
@@ -145,12 +144,8 @@ def _train(run: Run, runner: Runner) -> str:
     command = [str(runner.environment.python), str(PROGRAM), "--way", run.way]
     command += ["--devices", str(run.devices), "--turn-seconds", f"{run.turn_seconds:g}"]
     command += [job.title for job in run.jobs]
-    base = environment_variables() | {
-        "PYTORCH_LMS": "1",
-        "PYTORCH_LMS_LIMIT": str(run.capacity),
-        "PYTORCH_LMS_HOST_LIMIT": str(run.devices * cells.HOST_LIMIT),
-        "PYTORCH_LMS_HOST_LEDGER": "none",
-    }
+    base = environment_variables() | {"PYTORCH_LMS": "1"}
+    base |= limits(run.capacity, run.devices * cells.HOST_LIMIT)
     variables = simulate.variables(
         runner.built,
         base,
@@ -239,9 +234,4 @@ def draw(environment: Environment, results: Path) -> list[Path]:
     Raises:
         LmsError: they cannot be drawn.
     """
-    command = [str(environment.python), str(PLOT), str(results)]
-    with progress.step("drawing", brief=True):
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise LmsError(f"the pictures cannot be drawn:\n{done.stderr.strip()}")
-    return [Path(line) for line in done.stdout.splitlines()]
+    return reporting.pictures(environment, PLOT, str(results))

@@ -74,7 +74,16 @@ def draw(environment: Environment, folder: Path) -> list[Path]:
     Raises:
         LmsError: they cannot be drawn.
     """
-    command = [str(environment.python), str(PLOT), "--folder", str(folder)]
+    return pictures(environment, PLOT, "--folder", str(folder))
+
+
+def pictures(environment: Environment, program: Path, *arguments: str) -> list[Path]:
+    """Those that a program draws, which prints their paths.
+
+    Raises:
+        LmsError: they cannot be drawn.
+    """
+    command = [str(environment.python), str(program), *arguments]
     with progress.step("drawing", brief=True):
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lms_cli import files, progress, simulate
 from lms_cli.bench import cells as bench_cells
@@ -100,12 +101,7 @@ class Runner:
         return cell.path(self.folder / "cells", self.known.of(cell.rival))
 
     def _outcome(self, cell: Cell) -> Outcome:
-        try:
-            outcome = bench_cells.parse(self._train(cell))
-        except LmsError as error:  # perhaps not the next time, so it is not kept
-            return Outcome("failed", str(error), {})
-        bench_cells.write(self._path(cell), cell, outcome)
-        return outcome
+        return outcome_of(self._path(cell), cell, lambda: self._train(cell))
 
     def trace(self, subject: Subject, iterations: int) -> Path:
         """The trace of a subject's training, recorded where it fits."""
@@ -152,12 +148,9 @@ class Runner:
         """Of the cell's process."""
         base = environment_variables()
         if bench_cells.named("rival", cell.rival).uses_lms:
-            # The whole device, as the rivals have it: nobody else uses it.
-            base["PYTORCH_LMS_LIMIT"] = str(cell.capacity)
-            base["PYTORCH_LMS_HOST_LIMIT"] = str(cell.subject.host)
+            base |= limits(cell.capacity, cell.subject.host)
             if cell.subject.disk:
                 base["PYTORCH_LMS_DISK"] = f"{self.folder}:{cell.subject.disk}"
-            base["PYTORCH_LMS_HOST_LEDGER"] = "none"  # each cell is a host of its own
         return simulate.variables(
             self.built,
             base,
@@ -176,6 +169,25 @@ def environment_variables() -> dict[str, str]:
         if not name.startswith(("PYTORCH_", "PYTHON", "CUDA_", "TORCH_"))
     }
     return base | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+
+
+def limits(capacity: int, host: int) -> dict[str, str]:
+    """For programs with LMS: all of each device, as rivals have it, and a host of their own."""
+    return {
+        "PYTORCH_LMS_LIMIT": str(capacity),
+        "PYTORCH_LMS_HOST_LIMIT": str(host),
+        "PYTORCH_LMS_HOST_LEDGER": "none",
+    }
+
+
+def outcome_of(path: Path, run: Any, train: Callable[[], str]) -> Outcome:
+    """What came of a run, by what it prints; kept in the file if it ended by itself."""
+    try:
+        outcome = bench_cells.parse(train())
+    except LmsError as error:  # perhaps not the next time, so it is not kept
+        return Outcome("failed", str(error), {})
+    bench_cells.write(path, run, outcome)
+    return outcome
 
 
 def printed_by(command: list[str], variables: dict[str, str]) -> str:

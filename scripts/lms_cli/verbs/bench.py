@@ -144,7 +144,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def execute_jobs(args: argparse.Namespace, runner: Any, wanted: Any) -> int:
     """The same for jobs; the status is 0 unless a run failed."""
-    from lms_cli import files
     from lms_cli.bench import jobs, tables
 
     ratio = args.ratio[0] if args.ratio else JOBS_RATIO
@@ -153,29 +152,37 @@ def execute_jobs(args: argparse.Namespace, runner: Any, wanted: Any) -> int:
     command = command_of(args)
     written = jobs.write(compared, runner.folder, command)
     if args.markdown:
-        text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
         new = tables.in_markdown(command, jobs.tables(compared), jobs.reasons(compared))
-        files.write_text(args.markdown, tables.page(text, new))
-    for picture in jobs.draw(runner.environment, written):
-        print(f"picture: {picture}")
-    print(f"results: {written}")
+        write_page(args.markdown, new)
+    tell(jobs.draw(runner.environment, written), written)
     return 0 if compared.ok else 1
 
 
 def report(results: Any, environment: Any, folder: Path, args: argparse.Namespace) -> None:
     """Print the tables, and write the files."""
-    from lms_cli import files
     from lms_cli.bench import reporting, tables
 
     tables.show(results)
     written = reporting.write(results, folder, command_of(args))
     if args.markdown:
-        text = args.markdown.read_text(encoding="utf-8") if args.markdown.is_file() else ""
-        new = tables.markdown(results, command_of(args))
-        files.write_text(args.markdown, tables.page(text, new))
-    for picture in reporting.draw(environment, folder):
+        write_page(args.markdown, tables.markdown(results, command_of(args)))
+    tell(reporting.draw(environment, folder), written)
+
+
+def write_page(path: Path, new: str) -> None:
+    """Put tables into a page, after its mark if it has one."""
+    from lms_cli import files
+    from lms_cli.bench import tables
+
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    files.write_text(path, tables.page(text, new))
+
+
+def tell(pictures: list[Path], results: Path) -> None:
+    """Print which files were written."""
+    for picture in pictures:
         print(f"picture: {picture}")
-    print(f"results: {written}")
+    print(f"results: {results}")
 
 
 def choices(args: argparse.Namespace) -> tuple[list[Any], list[str], list[float]]:
