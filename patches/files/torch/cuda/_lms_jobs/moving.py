@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
+from functools import cache
 from threading import Thread
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -66,14 +67,19 @@ def _moved_storage(sharers: list[torch.Tensor], target: int) -> torch.UntypedSto
     """The same bytes on another device. `sharers`: all tensors that the job has of them."""
     storage = sharers[0].untyped_storage()
     # What has left the device is in host memory already, which goes with the storage if nobody else
-    # has that. A call has references of its own, as many as for a storage without tensors.
-    other = torch.empty(1, dtype=torch.uint8, device=storage.device).untyped_storage()
-    references = engine().storage_references(other) + len(sharers)
+    # has that.
+    references = _references_of_a_call() + len(sharers)
     there = engine().move_to_device(storage, references, target)
     if there is None:
         bytes_here = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         there = bytes_here.cpu().to(torch.device("cuda", target))
     return there.untyped_storage()
+
+
+@cache
+def _references_of_a_call() -> int:
+    """To a storage: as many as to one without tensors."""
+    return engine().storage_references(torch.empty(1).untyped_storage())
 
 
 def _give(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:

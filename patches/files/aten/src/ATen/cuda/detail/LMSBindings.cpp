@@ -27,13 +27,6 @@
 namespace at::cuda::lms {
 namespace {
 
-// Storages without a device yet are as they were: LMS adopts on first touch.
-ManagedStorage* record_of(const c10::Storage& storage) {
-  return storage.device_type() == c10::DeviceType::CUDA
-      ? managed(storage.unsafeGetStorageImpl())
-      : nullptr;
-}
-
 // LMS does not know which streams used what exists already. The host waits for
 // all of them, once.
 void wait_for_all_streams() {
@@ -350,6 +343,12 @@ void set_hint(
   }
 }
 
+void tell_policy(int64_t index, void (Policy::*what)(uint64_t), int64_t job) {
+  Device& device = Device::get(static_cast<c10::DeviceIndex>(index));
+  const Lock lock(device.mutex());
+  ((*device.pager().books.policy).*what)(static_cast<uint64_t>(job));
+}
+
 int64_t take_pin(const c10::Storage& storage) {
   PinGuard guard(storage);
   auto* pinned = guard.release();
@@ -485,20 +484,14 @@ TORCH_LIBRARY(lms, m) {
       set_hint);
   // Jobs that take turns on a device; 0 stands for none of them.
   m.def("begin_turn(int device, int job) -> ()", [](int64_t i, int64_t job) {
-    Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
-    const Lock lock(device.mutex());
-    device.pager().books.policy->begin_turn(static_cast<uint64_t>(job));
+    tell_policy(i, &Policy::begin_turn, job);
   });
   m.def(
       "announce_turn(int device, int next) -> ()", [](int64_t i, int64_t next) {
-        Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
-        const Lock lock(device.mutex());
-        device.pager().books.policy->announce_turn(static_cast<uint64_t>(next));
+        tell_policy(i, &Policy::announce_turn, next);
       });
   m.def("end_job(int device, int job) -> ()", [](int64_t i, int64_t job) {
-    Device& device = Device::get(static_cast<c10::DeviceIndex>(i));
-    const Lock lock(device.mutex());
-    device.pager().books.policy->end_job(static_cast<uint64_t>(job));
+    tell_policy(i, &Policy::end_job, job);
   });
   // The addresses of two functions of C that take a device's number, which are
   // called before and after the host waits for the device; 0: none.

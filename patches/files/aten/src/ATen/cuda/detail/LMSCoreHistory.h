@@ -133,9 +133,6 @@ class History {
   // As that, but without those that have not been used from this operator on.
   // Takes as long as there are others.
   void begin_pages_since(uint64_t index);
-  Page* oldest_page() const { // null: there is none
-    return oldest_;
-  }
   Page* next_page(); // null: there are no more
 
  private:

@@ -80,7 +80,7 @@ void JobsPolicy::end_job(uint64_t job) {
   if (job == 0 || ended == policies_.end()) {
     return;
   }
-  while (Page* page = ended->second->first_page()) {
+  while (Page* page = ended->second->any_page()) {
     give_to(0, *page); // somebody still has it
   }
   if (job == job_) {

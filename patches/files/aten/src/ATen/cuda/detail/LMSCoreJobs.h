@@ -21,8 +21,8 @@ namespace at::cuda::lms {
 // To a job in its turn the pages of others are not needed for long. What it
 // drives out of them comes back when their turn begins, in the order of need.
 // Before that, in the last iteration of a turn, if it is announced: what the
-// job uses for the last time is written back while it stays, and what the next
-// job needs first takes its place as far as there is room.
+// job has used for the last time leaves, and what the next job needs first
+// takes its place as far as there is room.
 
 // Gives each job a policy. What is of no job has number 0.
 class JobsPolicy final : public Policy, private OtherJobs {

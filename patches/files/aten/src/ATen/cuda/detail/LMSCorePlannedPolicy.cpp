@@ -185,8 +185,9 @@ void PlannedPolicy::let_go(Page& page) {
   page.was_stray = false;
 }
 
-Page* PlannedPolicy::first_page() {
-  return history_.oldest_page();
+Page* PlannedPolicy::any_page() {
+  history_.begin_pages();
+  return history_.next_page();
 }
 
 // The turn ends before it is needed, or dies.

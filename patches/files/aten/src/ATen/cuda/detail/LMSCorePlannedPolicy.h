@@ -81,8 +81,8 @@ class PlannedPolicy final : public Policy, private Ranking {
   void note_driven_out(Page& page);
   // Another job uses the page from now on.
   void let_go(Page& page);
-  // The pages, one after the other; null: there are no more.
-  Page* first_page();
+  // One of the pages; null: there is none.
+  Page* any_page();
   // Operators until the page is needed, as far as that is known.
   uint64_t distance_to(const Page& page) const;
 

@@ -89,9 +89,6 @@ bool evict_to_host(ManagedStorage* record) {
   HostMemory::Wait wait(/*is_allowed=*/true);
   do {
     const Lock lock(device.mutex());
-    if (record->is_on_host()) {
-      return true;
-    }
     if (record->state == ManagedStorage::State::kResident &&
         record->evictable && !device.recipes().is_kept(*record)) {
       (void)device.pager().residence.page_out(record, wait, std::nullopt);
@@ -155,9 +152,7 @@ std::optional<at::Tensor> move_to_device(
     const c10::Storage& storage,
     int64_t references,
     c10::DeviceIndex index) {
-  ManagedStorage* record = storage.device_type() == c10::DeviceType::CUDA
-      ? managed(storage.unsafeGetStorageImpl())
-      : nullptr;
+  ManagedStorage* record = record_of(storage);
   if (!record || record->held || record->device.index() == index ||
       !would_be_managed(storage.nbytes()) || !evict_to_host(record)) {
     return std::nullopt;

@@ -47,19 +47,19 @@ static_assert(Sharer::kNumbers <= SharedRecords::kMostNumbers);
 // Beside the ledger of the host's memory, one for each card. None for a card
 // that does not say which one it is.
 std::vector<std::string> ledgers_of_card(const cudaUUID_t& uuid) {
-  std::string name;
+  std::string ending = ".card-";
   bool is_known = false;
   for (const char byte : uuid.bytes) {
     std::array<char, 3> digits{};
     (void)std::snprintf(
         digits.data(), digits.size(), "%02x", static_cast<uint8_t>(byte));
-    name += digits.data();
+    ending += digits.data();
     is_known = is_known || byte != 0;
   }
   std::vector<std::string> files;
   for (const std::string& file : HostLedger::default_files()) {
     if (is_known) {
-      files.push_back(file + ".card-" + name);
+      files.push_back(file + ending);
     }
   }
   return files;

@@ -157,4 +157,10 @@ ManagedStorage* managed(c10::StorageImpl* storage) {
   return managed(storage->_mutable_data_ptr_no_checks());
 }
 
+ManagedStorage* record_of(const c10::Storage& storage) {
+  return storage.device_type() == c10::DeviceType::CUDA
+      ? managed(storage.unsafeGetStorageImpl())
+      : nullptr;
+}
+
 } // namespace at::cuda::lms

@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/detail/LMSCorePageTable.h>
 #include <c10/util/LargeModelSupport.h>
+#include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/SmallVector.h>
@@ -78,6 +79,10 @@ void disarm_if_stale(c10::StorageImpl* storage);
 // The record of a storage, or null if LMS does not manage it. The caller holds
 // a reference to the storage.
 ManagedStorage* managed(c10::StorageImpl* storage);
+
+// The same, null for one that is not on such a device. Those without a device
+// yet are as they were: LMS adopts on first touch.
+ManagedStorage* record_of(const c10::Storage& storage);
 
 // The record behind a DataPtr, or null.
 ManagedStorage* managed(const c10::DataPtr& data_ptr);

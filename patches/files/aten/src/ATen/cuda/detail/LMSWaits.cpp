@@ -36,9 +36,12 @@ bool are_waits_watched() {
 }
 
 bool may_wait_in(uint64_t operator_name) {
+  if (C10_LIKELY(!are_waits_watched())) {
+    return true;
+  }
   static const uint64_t cast =
       std::hash<c10::OperatorName>()(c10::OperatorName("aten::_to_copy", ""));
-  return operator_name != cast || !are_waits_watched();
+  return operator_name != cast;
 }
 
 WaitScope::WaitScope(c10::DeviceIndex device)
