@@ -34,6 +34,7 @@ def environment(
     schedule: str | None = None,
     faults: str | None = None,
     poison: int = 1,
+    cublas: bool = False,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Environment variables for a child process that shall see simulated devices.
@@ -55,6 +56,7 @@ def environment(
         faults: calls that shall fail, such as "cudaMalloc:3,cudaHostAlloc:1-".
         poison: 0 for none; 1 fills fresh and freed device memory; 2 also blocks that PyTorch's
             allocator hands out, on the stream that asked for them, which LMS does not allow.
+        cublas: whether products take workspaces of cuBLAS; CUBLAS_WORKSPACE_CONFIG says how large.
         base: the environment to add to; the current one by default.
 
     Raises:
@@ -108,6 +110,8 @@ def environment(
         result["SIMCUDA_SCHEDULE"] = schedule
     if faults:
         result["SIMCUDA_FAULTS"] = faults
+    if cublas:
+        result["SIMCUDA_CUBLAS"] = "1"
     if kernels == "async":
         # Workers of several streams, each with a pool of threads, would fight for the cores.
         result.setdefault("OMP_NUM_THREADS", "1")

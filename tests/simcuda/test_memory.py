@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 
@@ -56,6 +57,26 @@ def test_devices_have_their_own_memory(simulate):
         """,
         capacity="64M",
         devices=2,
+    )
+
+
+@pytest.mark.parametrize("cublas", [False, True])
+def test_each_thread_that_multiplies_takes_a_workspace(simulate, cublas):
+    """Which stays. Of cuBLAS, from the caching allocator."""
+    simulate(
+        f"""
+        import torch
+        factor = torch.ones(2, 2, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        (factor @ factor).sum()
+        first = torch.cuda.memory_allocated() - before
+        (factor @ factor).sum().backward()  # on another thread
+        factor.grad = None
+        assert first == (3 << 20) * {cublas}
+        assert torch.cuda.memory_allocated() - before == 2 * first
+        """,
+        cublas=cublas,
+        base=os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":1024:3"},
     )
 
 

@@ -59,6 +59,7 @@ SIMCUDA_API void simcudaSetRunner(const SimcudaRunner* by);
 SIMCUDA_API int simcudaIsAsync();      // SIMCUDA_KERNELS=async
 SIMCUDA_API int simcudaIsTimed();      // SIMCUDA_KERNELS=timed
 SIMCUDA_API int simcudaPoisonLevel();  // SIMCUDA_POISON
+SIMCUDA_API int simcudaHasCublas();    // SIMCUDA_CUBLAS=1
 
 // The rest of this block serves timed mode only.
 

@@ -8,6 +8,7 @@
 #include "../simcuda.h"
 #include "async.h"
 #include "compute.h"
+#include "cublas.h"
 #include "outputs.h"
 #include "placement.h"
 #include "timed.h"
@@ -47,6 +48,7 @@ void simulate(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::Device device = find_device(op.schema(), arguments);
   const c10::cuda::CUDAGuard guard(device);
   const auto stream = c10::cuda::getCurrentCUDAStream(device.index());
+  take_workspace(op);
   torch::jit::Stack results;
   if (timed) {
     simulate_timed(op, arguments, stream, results);

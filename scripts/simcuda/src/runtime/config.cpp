@@ -77,6 +77,8 @@ Config read() {
   c.timeline = get("SIMCUDA_TIMELINE", "");
   c.driver_lock = get_choice<bool>("SIMCUDA_DRIVER_LOCK", "0",
                                    {{"0", false}, {"1", true}}, "0 or 1");
+  c.cublas = get_choice<bool>("SIMCUDA_CUBLAS", "0",
+                              {{"0", false}, {"1", true}}, "0 or 1");
   c.faults = get("SIMCUDA_FAULTS", "");
   return c;
 }

@@ -28,6 +28,7 @@ struct Config {
   std::string card;         // see card.h; used in timed mode
   std::string timeline;     // file to write, see timeline.h; likewise
   bool driver_lock;         // see driver_lock.h; likewise
+  bool cublas;              // see cublas.cpp
 
   // True when the schedule delays this kind until somebody waits for it.
   bool delays(TaskKind kind) const;
