@@ -44,3 +44,12 @@ def test_workspaces(device: Device, subtests: pytest.Subtests, tmp_path: Path) -
     headers.compile_extension(EXTENSION, library, headers.of_this_wheel(), "-O1")
     results = checked.run(device, "workspaces", library, capacity="256M")
     checked.expect_passed(results, subtests)
+
+
+def test_workspaces_of_cublas(device: Device, subtests: pytest.Subtests) -> None:
+    """They lie apart from what is paged."""
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    env = {"CUBLAS_WORKSPACE_CONFIG": ":1024:2:16:8", "CUBLASLT_WORKSPACE_SIZE": "2048"}
+    results = checked.run(device, "blas_workspaces", capacity="512M", cublas=True, env=env)
+    checked.expect_passed(results, subtests)

@@ -197,6 +197,27 @@ def test_a_stopped_process_gives_nothing_and_stops_nobody(
         assert first.ask("digest") == alone(1)
 
 
+def test_a_workspace_keeps_no_memory_from_others(device: Device, tmp_path: Path) -> None:
+    """Of cuBLAS, for a thread that multiplies when memory is one segment already."""
+    settings = {"capacity": "512M", "shared": tmp_path / "card", "cublas": True}
+    settings["env"] = {
+        "PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger"),
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
+    }
+    with (
+        device.serve(PROGRAM, "on", **settings) as first,
+        device.serve(PROGRAM, "on", **settings) as second,
+    ):
+        first.ask("multiply")
+        first.ask(["make", 60])
+        first.ask("go_back")
+        assert first.ask("state")["reserved"] > 0.8 and first.ask("state")["paged_out"] > 0.1
+        time.sleep(REST)
+        second.ask(["make", 44])
+        assert first.ask("state")["reserved"] < 0.1
+        assert second.ask("state")["reserved"] > 0.8 and second.ask("state")["paged_out"] == 0
+
+
 def test_without_a_ledger_each_counts_alone(
     device: Device, alone: Callable[[int], str], tmp_path: Path
 ) -> None:

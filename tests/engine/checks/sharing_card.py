@@ -22,6 +22,7 @@ class Program:
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.product = torch.zeros(())
 
     def make(self, count: int) -> None:
         for number in range(count):
@@ -47,6 +48,14 @@ class Program:
 
     def hold(self, mebibytes: int) -> None:
         self.tensors.append(torch.ones(mebibytes * MIB, dtype=torch.uint8, device="cuda"))
+
+    def multiply(self) -> None:
+        factor = torch.ones(64, 64, device="cuda", requires_grad=True)
+        self.product = (factor @ factor).sum()
+
+    def go_back(self) -> None:
+        """Multiplies on a thread of its own."""
+        self.product.backward()
 
     def drop(self) -> None:
         self.tensors.clear()

@@ -5,6 +5,7 @@
 #include <ATen/cuda/detail/LMSOperatorCollectives.h>
 #include <ATen/cuda/detail/LMSDevice.h>
 #include <ATen/cuda/detail/LMSDeviceReport.h>
+#include <ATen/cuda/detail/LMSOperatorWorkspace.h>
 #include <ATen/cuda/detail/LMSSettings.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -337,6 +338,28 @@ void* Allocator::borrow(
   return nullptr;
 }
 
+// In segments of nothing else, since it stays. Null if there is no room for one
+// beside what there is, or it will lie among small ones.
+void* Allocator::allocate_apart(Allocation& wanted, Events& pending) {
+  if (wanted.bytes <= kSmallSize || is_capturing() || routes_to_pools()) {
+    return nullptr;
+  }
+  const cudaStream_t own = wanted.stream;
+  wanted.stream = wanted.device.loans().stream_apart();
+  const Request request{
+      block_size_for(wanted.bytes), reinterpret_cast<uintptr_t>(wanted.stream)};
+  if (wanted.device.room().is_there_beside(request)) {
+    try {
+      return try_allocate(
+          wanted, AllocSource::kFreeList, /*may_reclaim=*/false, pending);
+    } catch (const c10::OutOfMemoryError&) { // NOLINT(bugprone-empty-catch)
+      // It can be had otherwise.
+    }
+  }
+  wanted.stream = own;
+  return nullptr;
+}
+
 // Memory that work on the stream may use.
 void* Allocator::allocate_for_operator(
     size_t bytes,
@@ -349,7 +372,11 @@ void* Allocator::allocate_for_operator(
   Device& device = Device::get(c10::cuda::current_device());
   Allocation wanted{device, bytes, stream, /*is_for_page=*/false, allocate};
   Events pending;
-  void* ptr = allocate_with_room(wanted, pending);
+  void* ptr =
+      is_preparing_workspace() ? allocate_apart(wanted, pending) : nullptr;
+  if (!ptr) {
+    ptr = allocate_with_room(wanted, pending);
+  }
   try {
     if (wanted.stream != stream) {
       device.loans().lend(ptr, wanted.stream, stream, pending);

@@ -107,6 +107,7 @@ class Allocator final : public AllocatorForwarder {
       const std::function<void(void*)>& free);
   void* allocate_with_room(Allocation& wanted, Events& pending);
   void* borrow(Allocation& wanted, AllocSource source, Events& pending);
+  void* allocate_apart(Allocation& wanted, Events& pending);
   void* try_allocate(
       const Allocation& wanted,
       AllocSource source,

@@ -28,7 +28,37 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #endif
 
+// Of ATen/cuda/CUDAContextLight.h, which wants headers of more libraries.
+struct cublasContext;
+
+namespace at::cuda {
+#if LMS_TORCH_AT_LEAST(12)
+TORCH_CUDA_CPP_API cublasContext* getCurrentCUDABlasHandle(bool setup);
+#else
+TORCH_CUDA_CPP_API cublasContext* getCurrentCUDABlasHandle();
+#endif
+#if LMS_TORCH_AT_LEAST(9)
+TORCH_CUDA_CPP_API void* getCUDABlasLtWorkspace();
+#endif
+} // namespace at::cuda
+
 namespace at::cuda::lms {
+
+// The calling thread gets a handle of cuBLAS, and the handle a workspace for
+// the current stream, unless they are there. Throws c10::Error.
+inline void make_blas_workspace() {
+#if LMS_TORCH_AT_LEAST(12)
+  (void)getCurrentCUDABlasHandle(/*setup=*/true);
+#else
+  (void)getCurrentCUDABlasHandle();
+#endif
+}
+// The same for cuBLASLt, whose workspaces lasted for one product before.
+inline void make_blas_lt_workspace() {
+#if LMS_TORCH_AT_LEAST(9)
+  (void)getCUDABlasLtWorkspace();
+#endif
+}
 
 using c10::cuda::MempoolId_t;
 using c10::cuda::CUDACachingAllocator::SegmentInfo;

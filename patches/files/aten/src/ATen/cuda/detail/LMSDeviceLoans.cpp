@@ -22,6 +22,16 @@ cudaStream_t Loans::lender_for(size_t bytes, cudaStream_t stream) {
       : stream;
 }
 
+cudaStream_t Loans::stream_apart() {
+  const Lock lock(device_.mutex());
+  if (!apart_) {
+    apart_ = c10::cuda::getStreamFromPool(
+        /*isHighPriority=*/false, device_.index());
+    device_.world().streams().meet(*apart_);
+  }
+  return apart_->stream();
+}
+
 std::vector<cudaStream_t> Loans::other_streams(cudaStream_t stream) {
   std::vector<cudaStream_t> others;
   const Lock lock(device_.mutex());

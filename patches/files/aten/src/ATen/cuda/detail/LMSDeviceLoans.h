@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <ATen/cuda/detail/LMSCoreHandles.h>
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace at::cuda::lms {
@@ -35,6 +37,9 @@ class Loans {
   // The stream whose memory a request shall get: that of the one segment where
   // it has taken what others would need.
   cudaStream_t lender_for(size_t bytes, cudaStream_t stream);
+  // That of segments which nobody gets but who asks for it: what is allocated
+  // there stays. No work is queued on it.
+  cudaStream_t stream_apart();
   // The streams that have memory, but for one.
   std::vector<cudaStream_t> other_streams(cudaStream_t stream);
   // The memory is the lender's, for work on another stream, which has to wait
@@ -54,6 +59,7 @@ class Loans {
  private:
   Device& device_;
   std::map<uintptr_t, cudaStream_t> borrowers_; // by address
+  std::optional<c10::cuda::CUDAStream> apart_; // unless nobody has asked for it
 };
 
 } // namespace at::cuda::lms

@@ -62,6 +62,21 @@ bool Room::is_there_ahead(const Request& request) {
   return device_.limit().may_take_ahead(growth_for(request.bytes));
 }
 
+bool Room::is_there_beside(const Request& request) {
+  const size_t growth = growth_for(request.bytes);
+  {
+    const Lock lock(device_.mutex());
+    const MemoryMap& map = device_.map();
+    if (map.layout().has_gap(request.bytes, request.stream)) {
+      return true;
+    }
+    if (!map.may_reserve(map.layout().reserved() + growth)) {
+      return false;
+    }
+  }
+  return device_.limit().may_take_ahead(growth);
+}
+
 bool Room::has_free(size_t bytes) {
   const Lock lock(device_.mutex());
   const Layout& layout = device_.map().layout();

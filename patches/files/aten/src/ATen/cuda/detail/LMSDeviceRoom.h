@@ -29,6 +29,9 @@ class Room {
   // Whether there is a gap for the request, or a segment may be taken for what
   // is not needed yet.
   bool is_there_ahead(const Request& request);
+  // Whether there is a gap for the request, or a segment may be taken for it
+  // beside all that there is, also in the part that is left for small ones.
+  bool is_there_beside(const Request& request);
   // Whether so much is free, be it in pieces.
   bool has_free(size_t bytes);
   // See Contention: waits for other threads, and for collectives.

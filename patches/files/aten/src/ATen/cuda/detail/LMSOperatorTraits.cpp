@@ -43,6 +43,7 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& op)
       schema.argumentIndexWithName("training").has_value();
   is_random = lms::is_random(op);
   is_read_by_host = reads_to_host(schema.name());
+  blas = blas_use(schema.name());
   has_no_effects = declares_writes && !schema.is_mutable() && !is_random;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cuda/detail/LMSOperatorWorkspace.h>
 
 #include <cstdint>
 #include <string_view>
@@ -27,6 +28,7 @@ struct OperatorTraits {
   bool has_no_effects;
   // The host reads its result, or may.
   bool is_read_by_host;
+  BlasUse blas;
 };
 
 } // namespace at::cuda::lms

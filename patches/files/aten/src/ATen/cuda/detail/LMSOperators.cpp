@@ -67,6 +67,9 @@ void run_once(
     Attempt* attempt) {
   const auto& schema = op.schema();
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  if (traits.blas != BlasUse::kNone) {
+    prepare_workspace(traits.blas, arguments);
+  }
   OperatorScope scope(
       traits.name,
       pin_arguments(traits, schema, arguments, !is_adoption_paused()));
