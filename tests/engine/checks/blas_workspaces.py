@@ -66,6 +66,16 @@ class TestWorkspacesOfCublas(TestCase):
         assert workspaces() == [APART] * (before + 2)
         del tensors
 
+    def test_those_that_are_cleared_are_made_apart_again(self) -> None:
+        assert_multiplies()
+        tensors = fill_all()
+        torch._C._cuda_clearCublasWorkspaces()
+        assert workspaces() == []
+        for _ in range(2):
+            assert_multiplies()
+        assert workspaces() == [APART]
+        del tensors
+
     def test_so_has_cublaslt(self) -> None:
         """Which keeps its workspace from PyTorch 2.9 on."""
         tensors = fill_all()

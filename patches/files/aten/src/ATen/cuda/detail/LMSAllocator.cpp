@@ -344,7 +344,7 @@ void* Allocator::allocate_apart(Allocation& wanted, Events& pending) {
   if (wanted.bytes <= kSmallSize || is_capturing() || routes_to_pools()) {
     return nullptr;
   }
-  const cudaStream_t own = wanted.stream;
+  cudaStream_t own = wanted.stream;
   wanted.stream = wanted.device.loans().stream_apart();
   const Request request{
       block_size_for(wanted.bytes), reinterpret_cast<uintptr_t>(wanted.stream)};

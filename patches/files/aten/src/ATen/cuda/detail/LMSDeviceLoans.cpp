@@ -1,6 +1,7 @@
 #include <ATen/cuda/detail/LMSDeviceLoans.h>
 
 #include <ATen/cuda/detail/LMSDevice.h>
+#include <ATen/cuda/detail/LMSOperatorWorkspace.h>
 
 #include <algorithm>
 
@@ -52,26 +53,30 @@ void Loans::lend(
     Events& pending) {
   const Lock lock(device_.mutex());
   append(pending, device_.world().queued(lender));
-  borrowers_[reinterpret_cast<uintptr_t>(memory)] = borrower;
+  const bool is_apart = apart_ && lender == apart_->stream();
+  loans_[reinterpret_cast<uintptr_t>(memory)] = {borrower, is_apart};
 }
 
 void Loans::take_over(ManagedStorage* record) {
   const auto loan =
-      borrowers_.find(reinterpret_cast<uintptr_t>(record->memory.get()));
-  if (loan != borrowers_.end()) {
-    record->add_user(loan->second);
-    record->recorded.push_back(
-        c10::cuda::getStreamFromExternal(loan->second, device_.index()));
-    borrowers_.erase(loan);
+      loans_.find(reinterpret_cast<uintptr_t>(record->memory.get()));
+  if (loan != loans_.end()) {
+    record->add_user(loan->second.borrower);
+    record->recorded.push_back(c10::cuda::getStreamFromExternal(
+        loan->second.borrower, device_.index()));
+    loans_.erase(loan);
   }
 }
 
 void Loans::end(uintptr_t address, size_t bytes) {
-  const auto loan = borrowers_.find(address);
-  if (loan != borrowers_.end()) {
+  const auto loan = loans_.find(address);
+  if (loan != loans_.end()) {
     device_.pager().books.draining.handover().put(
-        address, bytes, device_.world().queued(loan->second));
-    borrowers_.erase(loan);
+        address, bytes, device_.world().queued(loan->second.borrower));
+    if (loan->second.is_apart) {
+      note_freed_workspace();
+    }
+    loans_.erase(loan);
   }
 }
 

@@ -57,8 +57,13 @@ class Loans {
   void end(uintptr_t address, size_t bytes);
 
  private:
+  struct Loan {
+    cudaStream_t borrower;
+    bool is_apart; // see stream_apart
+  };
+
   Device& device_;
-  std::map<uintptr_t, cudaStream_t> borrowers_; // by address
+  std::map<uintptr_t, Loan> loans_; // by address
   std::optional<c10::cuda::CUDAStream> apart_; // unless nobody has asked for it
 };
 

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <tuple>
@@ -34,10 +36,16 @@ template <class List> bool has(const List& list, const std::string& name) {
       list.begin(), list.end(), [&](const char* one) { return name == one; });
 }
 
+std::atomic<uint64_t> freed_workspaces{0};
+
 thread_local bool is_preparing = false;
-// What the thread has workspaces for.
-thread_local std::vector<std::tuple<BlasUse, c10::DeviceIndex, cudaStream_t>>
-    prepared;
+
+// What the thread has workspaces for, as long as none are freed.
+struct Prepared {
+  uint64_t freed = 0;
+  std::vector<std::tuple<BlasUse, c10::DeviceIndex, cudaStream_t>> uses;
+};
+thread_local Prepared prepared;
 
 class Preparing {
  public:
@@ -66,13 +74,16 @@ void prepare_workspace(BlasUse use, c10::ArrayRef<c10::IValue> arguments) {
   }
   const c10::DeviceIndex index = first.toTensor().get_device();
   const std::tuple wanted{use, index, current_stream(index)};
-  if (C10_LIKELY(
-          std::find(prepared.begin(), prepared.end(), wanted) !=
-          prepared.end()) ||
+  auto& [freed, uses] = prepared;
+  if (const uint64_t now = freed_workspaces.load(); freed != now) {
+    freed = now;
+    uses.clear();
+  }
+  if (C10_LIKELY(std::find(uses.begin(), uses.end(), wanted) != uses.end()) ||
       is_capturing()) { // there it is the graph's
     return;
   }
-  prepared.push_back(wanted);
+  uses.push_back(wanted);
   const c10::cuda::CUDAGuard guard(index);
   const Preparing now;
   try {
@@ -87,6 +98,10 @@ void prepare_workspace(BlasUse use, c10::ArrayRef<c10::IValue> arguments) {
 
 bool is_preparing_workspace() {
   return is_preparing;
+}
+
+void note_freed_workspace() {
+  ++freed_workspaces;
 }
 
 } // namespace at::cuda::lms

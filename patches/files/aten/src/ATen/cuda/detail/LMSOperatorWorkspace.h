@@ -35,4 +35,8 @@ void prepare_workspace(BlasUse use, c10::ArrayRef<c10::IValue> arguments);
 // Whether the calling thread is getting a workspace.
 bool is_preparing_workspace();
 
+// PyTorch has given one up, as it gives up all of them before a capture: they
+// are made anew.
+void note_freed_workspace();
+
 } // namespace at::cuda::lms
