@@ -34,7 +34,9 @@ def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
     assert "| a pool, 2 devices |" in page.read_text()
     pictures = [Path(line[9:]) for line in shown.splitlines() if line.startswith("picture: ")]
     assert len(pictures) == 2 and all(path.is_file() for path in pictures)
-    alone, one, two = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
+    assert "| without LMS, 2 devices | 0 of 3 fit |" in page.read_text()
+    alone, one, two, without = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
+    assert "out of memory" in without["reason"]
     assert [len(spans) for spans in two["spans"]] == [12, 40, 30]
     for run in (alone, one, two):
         # A device computes for one job at a time, and for none when it is over.
@@ -48,6 +50,29 @@ def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
             == max(end for spans in run["spans"] for _, _, end in spans)
         )
     assert set(by_device(one["spans"])) == {0} and set(by_device(two["spans"])) == {0, 1}
+
+
+def test_where_all_fit_lms_costs_nothing(device, tmp_path, monkeypatch, capsys):
+    """A job on each device without LMS is the comparison. Of models that keep a device busy."""
+    if not device.simulated:
+        pytest.skip("jobs run in virtual time")
+    monkeypatch.setattr(simulate, "build", lambda environment: device.build)
+    parser = argparse.ArgumentParser()
+    bench.configure_parser(parser.add_subparsers())
+    large = "gpt-tiny@1024:3,gpt-tiny@1024:10,gpt-tiny@1024:7"
+    options = ["--devices", "2", "--jobs", large, "--ratio", "0.3"]
+    args = ["bench", *options, "--environment", sys.prefix, "--out", str(tmp_path)]
+    assert bench.execute(parser.parse_args(args)) == 0
+    capsys.readouterr()
+    _alone, _one, pool, without = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
+    assert without["status"] == "ok" and without["paged_bytes"] == pool["paged_bytes"] == 0
+    assert [spans[0][0] for spans in without["spans"]] == [1, 0, 1]
+    assert pool["makespan_ns"] <= 1.01 * without["makespan_ns"]
+
+
+def test_jobs_are_spread_by_how_long_they_take():
+    assert jobs.spread([1, 5, 3, 3], 2) == [[1, 0], [2, 3]]
+    assert jobs.spread([1], 2) == [[0], []]
 
 
 def by_device(spans):

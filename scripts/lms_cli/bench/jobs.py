@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lms_bench import run_jobs
 from lms_bench.catalogue import ITERATIONS
@@ -28,6 +29,9 @@ STEPS = 40  # of a job unless the user says otherwise
 PROGRAM = Path(run_jobs.__file__)
 PLOT = Path(__file__).with_name("plot_jobs.py")
 RESULTS = "jobs.json"
+# Ways: one after the other on one device, as jobs of a pool, and spread over the devices before any
+# begins, without LMS.
+ONE_BY_ONE, POOL, WITHOUT_LMS = "one_by_one", "pool", "without_lms"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Run:
     """All jobs on devices of one size, in one way."""
 
     jobs: tuple[Job, ...]
-    way: str  # of run_jobs
+    way: str
     devices: int
     capacity: int  # bytes of each device
     turn_seconds: float
@@ -74,12 +78,12 @@ class Compared:
 
     @property
     def ok(self) -> bool:
-        """Whether all ran."""
-        return all(outcome.ok for outcome in self.runs.values())
+        """Whether all ran that LMS gives memory."""
+        return all(outcome.ok for run, outcome in self.runs.items() if run.way != WITHOUT_LMS)
 
     def computing_ns(self, job: Job) -> float:
         """Of all its steps, where nothing moves."""
-        return job.steps * self.ideals.ideal(job.subject)[1].step_ns
+        return computing_ns(self.ideals, job)
 
     def bound_ns(self, devices: int) -> float:
         """The least time: all devices compute to the end, and no job is on two at once."""
@@ -101,10 +105,15 @@ def parse(text: str, card: str) -> Job:
     return Job(cells.subject(name, card), int(steps) if colon else STEPS)
 
 
+def computing_ns(ideals: Results, job: Job) -> float:
+    """Of all steps of a job, where nothing moves."""
+    return job.steps * ideals.ideal(job.subject)[1].step_ns
+
+
 def compare(
     runner: Runner, jobs: tuple[Job, ...], devices: int, ratio: float, turn_seconds: float
 ) -> Compared:
-    """Run a pool on one device and on all, and the jobs one by one.
+    """Run a pool on one device and on all, the jobs one by one, and without LMS on all devices.
 
     Args:
         runner: of the ideals.
@@ -125,12 +134,40 @@ def compare(
             raise LmsError(f"{subject.title} cannot be trained: {best.reason}")
     need = max(ideals.ideal(subject)[1].need for subject in subjects)
     capacity = int(need / ratio) // cells.PIECE * cells.PIECE
-    wanted = [Run(jobs, "one_by_one", 1, capacity, turn_seconds)]
+    wanted = [Run(jobs, ONE_BY_ONE, 1, capacity, turn_seconds)]
     wanted += [
-        Run(jobs, "pool", number, capacity, turn_seconds) for number in dict.fromkeys((1, devices))
+        Run(jobs, POOL, number, capacity, turn_seconds) for number in dict.fromkeys((1, devices))
     ]
     runs = {run: _outcome(run, runner) for run in progress.each("running schedules", wanted)}
+    run = Run(jobs, WITHOUT_LMS, devices, capacity, turn_seconds)
+    shares = spread([computing_ns(ideals, job) for job in jobs], devices)
+    runs[run] = _without_lms(run, shares, runner)
     return Compared(jobs, ideals, runs)
+
+
+def spread(times: list[float], devices: int) -> list[list[int]]:
+    """Which jobs each device gets, by their numbers: the longest first, to whom has least to do."""
+    shares: list[list[int]] = [[] for _ in range(devices)]
+    for job in sorted(range(len(times)), key=lambda job: -times[job]):
+        min(shares, key=lambda share: sum(times[job] for job in share)).append(job)
+    return shares
+
+
+def _without_lms(run: Run, shares: list[list[int]], runner: Runner) -> cells.Outcome:
+    """Each share on a device and in a process of its own."""
+    spans: list[Any] = [[] for _ in run.jobs]
+    makespan, reasons = 0, []
+    for device, share in enumerate(shares):
+        if not share:
+            continue
+        jobs = tuple(run.jobs[job] for job in share)
+        outcome = _outcome(replace(run, jobs=jobs, devices=1), runner)
+        reasons += [] if outcome.ok else [outcome.reason]
+        makespan = max(makespan, outcome.figures.get("makespan_ns", 0))
+        for job, steps in zip(share, outcome.figures.get("spans", ())):
+            spans[job] = [(device, begin, end) for _, begin, end in steps]
+    figures = {"makespan_ns": makespan, "spans": spans, "paged_bytes": 0}
+    return cells.Outcome("failed" if reasons else "ok", "; ".join(reasons), figures)
 
 
 def _outcome(run: Run, runner: Runner) -> cells.Outcome:
@@ -141,11 +178,13 @@ def _outcome(run: Run, runner: Runner) -> cells.Outcome:
 
 
 def _train(run: Run, runner: Runner) -> str:
-    command = [str(runner.environment.python), str(PROGRAM), "--way", run.way]
+    base, way = environment_variables(), ONE_BY_ONE
+    if run.way != WITHOUT_LMS:
+        base |= {"PYTORCH_LMS": "1"} | limits(run.capacity, run.devices * cells.HOST_LIMIT)
+        way = run.way
+    command = [str(runner.environment.python), str(PROGRAM), "--way", way]
     command += ["--devices", str(run.devices), "--turn-seconds", f"{run.turn_seconds:g}"]
     command += [job.title for job in run.jobs]
-    base = environment_variables() | {"PYTORCH_LMS": "1"}
-    base |= limits(run.capacity, run.devices * cells.HOST_LIMIT)
     variables = simulate.variables(
         runner.built,
         base,
@@ -174,21 +213,23 @@ def tables(compared: Compared) -> Iterable[Table]:
     yield Table("Jobs", ("job", "needs GiB", "ideal ms a step", "computing s"), jobs)
     memory = next(iter(compared.runs)).capacity / GIB
     rows = tuple(_row(compared, run) for run in compared.runs)
-    headings = ("on", "s", "of one by one", "bound s", "bound of it", "copied GB")
+    headings = ("on", "s", "of one by one", "bound s", "bound of it", "copied GB", "link s")
     yield Table(f"All of them, with {memory:.1f} GiB a device", headings, rows)
 
 
 def _row(compared: Compared, run: Run) -> tuple[str, ...]:
     outcome = compared.runs[run]
-    reference = next(found for other, found in compared.runs.items() if other.way != "pool")
-    name = "one by one" if run.way != "pool" else "a pool"
+    reference = next(found for other, found in compared.runs.items() if other.way == ONE_BY_ONE)
+    name = {ONE_BY_ONE: "one by one", POOL: "a pool", WITHOUT_LMS: "without LMS"}[run.way]
     name += f", {run.devices} device" + ("s" if run.devices > 1 else "")
     bound = compared.bound_ns(run.devices)
     if not outcome.ok:
-        return (name, outcome.status, "-", f"{bound / 1e9:,.1f}", "-", "-")
+        status = outcome.status if run.way != WITHOUT_LMS else f"{_fitting(run, outcome)} fit"
+        return (name, status, "-", f"{bound / 1e9:,.1f}", "-", "-", "-")
     took = outcome.figures["makespan_ns"]
     share = f"{took / reference.figures['makespan_ns']:.2f}" if reference.ok else "-"
     moved = outcome.figures["paged_bytes"] / 1e9
+    link = simulate.card(run.jobs[0].subject.card)["page_locked"]["both"] / 1e9  # in GB per second
     return (
         name,
         f"{took / 1e9:,.1f}",
@@ -196,7 +237,14 @@ def _row(compared: Compared, run: Run) -> tuple[str, ...]:
         f"{bound / 1e9:,.1f}",
         f"{100 * bound / took:.1f} %",
         f"{moved:,.0f}",
+        f"{moved / run.devices / link:,.1f}",
     )
+
+
+def _fitting(run: Run, outcome: cells.Outcome) -> str:
+    """How many jobs did all of their steps."""
+    done = [len(spans) == job.steps for job, spans in zip(run.jobs, outcome.figures["spans"])]
+    return f"{sum(done)} of {len(done)}"
 
 
 def reasons(compared: Compared) -> Iterable[str]:

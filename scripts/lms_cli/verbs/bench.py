@@ -82,7 +82,7 @@ def configure_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--jobs",
         metavar="NAME[@BATCH][:STEPS],...",
-        help="instead, train these models at once, as jobs of a pool, and one by one",
+        help="instead, train these models at once, as jobs of a pool, one by one, and without LMS",
     )
     parser.add_argument(
         "--turn-seconds",
