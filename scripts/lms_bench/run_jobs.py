@@ -38,7 +38,7 @@ class Trained:
     workload: str
     batch: int
     number: int
-    error: str = ""  # why it did not end
+    error: BaseException | None = None  # why it did not end
 
     @property
     def steps(self) -> list[Step]:
@@ -111,8 +111,7 @@ def in_pool(models: list[Trained], devices: int, turn_seconds: float) -> None:
     ]
     pool.run()
     for job, model in zip(added, models):
-        if job.exception is not None:
-            model.error = first_line(job.exception)
+        model.error = job.exception
 
 
 def in_virtual_time() -> None:
@@ -152,7 +151,7 @@ def one_by_one(models: list[Trained], devices: int, turn_seconds: float) -> None
             for _ in model.train():
                 pass
         except RuntimeError as error:
-            model.error = first_line(error)
+            model.error = error.with_traceback(None)  # which keeps its tensors alive
 
 
 WAYS: dict[str, Callable[[list[Trained], int, float], None]] = {
@@ -183,11 +182,14 @@ def outcome(way: str, models: list[Trained], devices: int, turn_seconds: float) 
     WAYS[way](models, devices, turn_seconds)
     for device in range(devices):
         torch.cuda.synchronize(device)
-    errors = [f"{model.workload}: {model.error}" for model in models if model.error]
+    failed = [(model, model.error) for model in models if model.error is not None]
+    errors = [f"{model.workload}: {first_line(error)}" for model, error in failed]
     unknown = [f"{name} was not simulated" for name in simcuda.unsimulated()]
+    is_full = all(isinstance(error, torch.cuda.OutOfMemoryError) for _, error in failed)
+    status = "ok" if not errors + unknown else "oom" if is_full and not unknown else "failed"
     spans = [[span(step, from_the_start) for step in model.steps] for model in models]
     return {
-        "status": "failed" if errors or unknown else "ok",
+        "status": status,
         "reason": "; ".join([*errors, *unknown]),
         "makespan_ns": max((end for shown in spans for _, _, end in shown), default=0),
         "spans": spans,

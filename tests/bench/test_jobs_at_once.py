@@ -36,7 +36,8 @@ def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
     assert len(pictures) == 2 and all(path.is_file() for path in pictures)
     assert "| without LMS, 2 devices | 0 of 3 fit |" in page.read_text()
     alone, one, two, without = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
-    assert "out of memory" in without["reason"]
+    assert without["status"] == "oom" and "out of memory" in without["reason"]
+    assert "out of memory" not in shown
     assert [len(spans) for spans in two["spans"]] == [12, 40, 30]
     for run in (alone, one, two):
         # A device computes for one job at a time, and for none when it is over.
@@ -94,7 +95,7 @@ def test_a_model_that_fails_is_told(device):
         **settings,
         env=variables,
     )
-    assert found["status"] == "failed"
+    assert found["status"] == "oom"
     assert found["reason"].startswith("gpt2-xl: ") and "gpt-tiny" not in found["reason"]
     assert [len(spans) for spans in found["spans"]] == [3, 0]
 

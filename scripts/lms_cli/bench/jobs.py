@@ -156,18 +156,19 @@ def spread(times: list[float], devices: int) -> list[list[int]]:
 def _without_lms(run: Run, shares: list[list[int]], runner: Runner) -> cells.Outcome:
     """Each share on a device and in a process of its own."""
     spans: list[Any] = [[] for _ in run.jobs]
-    makespan, reasons = 0, []
+    makespan, failed = 0, []
     for device, share in enumerate(shares):
         if not share:
             continue
         jobs = tuple(run.jobs[job] for job in share)
         outcome = _outcome(replace(run, jobs=jobs, devices=1), runner)
-        reasons += [] if outcome.ok else [outcome.reason]
+        failed += [] if outcome.ok else [outcome]
         makespan = max(makespan, outcome.figures.get("makespan_ns", 0))
         for job, steps in zip(share, outcome.figures.get("spans", ())):
             spans[job] = [(device, begin, end) for _, begin, end in steps]
     figures = {"makespan_ns": makespan, "spans": spans, "paged_bytes": 0}
-    return cells.Outcome("failed" if reasons else "ok", "; ".join(reasons), figures)
+    status = max((outcome.status for outcome in failed), key=("oom", "failed").index, default="ok")
+    return cells.Outcome(status, "; ".join(outcome.reason for outcome in failed), figures)
 
 
 def _outcome(run: Run, runner: Runner) -> cells.Outcome:
@@ -248,14 +249,16 @@ def _fitting(run: Run, outcome: cells.Outcome) -> str:
 
 
 def reasons(compared: Compared) -> Iterable[str]:
-    """Why runs failed."""
+    """Why runs failed, but those that are expected to be out of memory."""
     for run, outcome in compared.runs.items():
-        if not outcome.ok:
+        if not outcome.ok and (run.way, outcome.status) != (WITHOUT_LMS, "oom"):
             yield f"{run.title}: {outcome.reason}"
 
 
 def _seconds(outcome: cells.Outcome) -> str:
-    return f"{outcome.figures['makespan_ns'] / 1e9:,.1f} s" if outcome.ok else outcome.reason
+    if outcome.ok:
+        return f"{outcome.figures['makespan_ns'] / 1e9:,.1f} s"
+    return "out of memory" if outcome.status == "oom" else outcome.reason
 
 
 def write(compared: Compared, folder: Path, command: str) -> Path:
