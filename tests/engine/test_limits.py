@@ -51,5 +51,6 @@ def test_workspaces_of_cublas(device: Device, subtests: pytest.Subtests) -> None
     if not device.simulated:
         pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
     env = {"CUBLAS_WORKSPACE_CONFIG": ":1024:2:16:8", "CUBLASLT_WORKSPACE_SIZE": "2048"}
+    env["TORCH_CUBLAS_WORKSPACE_CACHE"] = "1"  # otherwise PyTorch 2.15 keeps none
     results = checked.run(device, "blas_workspaces", capacity="512M", cublas=True, env=env)
     checked.expect_passed(results, subtests)

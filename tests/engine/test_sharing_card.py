@@ -203,6 +203,7 @@ def test_a_workspace_keeps_no_memory_from_others(device: Device, tmp_path: Path)
     settings["env"] = {
         "PYTORCH_LMS_HOST_LEDGER": str(tmp_path / "ledger"),
         "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
+        "TORCH_CUBLAS_WORKSPACE_CACHE": "1",  # otherwise PyTorch 2.15 keeps none
     }
     with (
         device.serve(PROGRAM, "on", **settings) as first,

@@ -76,7 +76,8 @@ def test_each_thread_that_multiplies_takes_a_workspace(simulate, cublas):
         assert torch.cuda.memory_allocated() - before == 2 * first
         """,
         cublas=cublas,
-        base=os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":1024:3"},
+        base=os.environ
+        | {"CUBLAS_WORKSPACE_CONFIG": ":1024:3", "TORCH_CUBLAS_WORKSPACE_CACHE": "1"},
     )
 
 

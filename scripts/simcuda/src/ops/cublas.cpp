@@ -24,6 +24,9 @@ TORCH_CUDA_CPP_API cublasContext* getCurrentCUDABlasHandle();
 #if TORCH_AT_LEAST(9)
 TORCH_CUDA_CPP_API void* getCUDABlasLtWorkspace();
 #endif
+#if TORCH_AT_LEAST(15)
+TORCH_CUDA_CPP_API bool isCUDABlasWorkspaceCachingEnabled();
+#endif
 }  // namespace at::cuda
 
 namespace simcuda {
@@ -39,6 +42,11 @@ void take_workspace(const c10::OperatorHandle& op) {
   if (products.count(name) == 0) {
     return;
   }
+#if TORCH_AT_LEAST(15)
+  if (!at::cuda::isCUDABlasWorkspaceCachingEnabled()) {
+    return;
+  }
+#endif
 #if TORCH_AT_LEAST(12)
   (void)at::cuda::getCurrentCUDABlasHandle(/*setup=*/true);
 #else

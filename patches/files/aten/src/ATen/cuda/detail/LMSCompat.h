@@ -40,10 +40,21 @@ TORCH_CUDA_CPP_API cublasContext* getCurrentCUDABlasHandle();
 #if LMS_TORCH_AT_LEAST(9)
 TORCH_CUDA_CPP_API void* getCUDABlasLtWorkspace();
 #endif
+#if LMS_TORCH_AT_LEAST(15)
+TORCH_CUDA_CPP_API bool isCUDABlasWorkspaceCachingEnabled();
+#endif
 } // namespace at::cuda
 
 namespace at::cuda::lms {
 
+// Whether workspaces stay. If not, each product takes one for itself.
+inline bool keeps_blas_workspaces() {
+#if LMS_TORCH_AT_LEAST(15)
+  return isCUDABlasWorkspaceCachingEnabled();
+#else
+  return true;
+#endif
+}
 // The calling thread gets a handle of cuBLAS, and the handle a workspace for
 // the current stream, unless they are there. Throws c10::Error.
 inline void make_blas_workspace() {

@@ -84,6 +84,9 @@ void prepare_workspace(BlasUse use, c10::ArrayRef<c10::IValue> arguments) {
     return;
   }
   uses.push_back(wanted);
+  if (!keeps_blas_workspaces()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(index);
   const Preparing now;
   try {

@@ -11,12 +11,12 @@ namespace at::cuda::lms {
 // Each thread that multiplies has a handle of cuBLAS, and PyTorch gives a
 // handle a workspace for each stream, of 8 or 32 MiB, and often another one for
 // cuBLASLt, from the caching allocator. It keeps its address until the process
-// ends. Where memory has become one segment (Note [One segment]) it would lie
-// in the middle: it divides what can be free, and the segment could never go
-// back to the driver, not for another process that needs it either. The thread
-// of the backward pass is such a latecomer. So LMS has the workspaces made
-// before the first product of a thread on a stream, and takes them from
-// segments apart.
+// ends, but for PyTorch 2.15 where the user has not asked for that. Where
+// memory has become one segment (Note [One segment]) it would lie in the
+// middle: it divides what can be free, and the segment could never go back to
+// the driver, not for another process that needs it either. The thread of the
+// backward pass is such a latecomer. So LMS has the workspaces made before the
+// first product of a thread on a stream, and takes them from segments apart.
 //
 // Other libraries keep memory as well, but nobody knows when they ask for it.
 
