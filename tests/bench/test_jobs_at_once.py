@@ -18,16 +18,22 @@ from lms_cli.verbs import bench
 JOBS = ("gpt-tiny@8:12", "gpt-tiny@8:40", "gpt-tiny@8:30")
 
 
-def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(device, tmp_path, monkeypatch):
+    """The command with more arguments, its results in the test's folder; returns its status."""
     if not device.simulated:
         pytest.skip("jobs run in virtual time")
     monkeypatch.setattr(simulate, "build", lambda environment: device.build)
     parser = argparse.ArgumentParser()
     bench.configure_parser(parser.add_subparsers())
+    always = ["bench", "--environment", sys.prefix, "--out", str(tmp_path)]
+    return lambda *more: bench.execute(parser.parse_args([*always, *more]))
+
+
+def test_the_whole_command(run, tmp_path, capsys):
     options = ["--devices", "2", "--jobs", ",".join(JOBS), "--turn-seconds", "0.05"]
     page = tmp_path / "tables.md"
-    args = ["bench", *options, "--environment", sys.prefix, "--out", str(tmp_path)]
-    assert bench.execute(parser.parse_args([*args, "--markdown", str(page)])) == 0
+    assert run(*options, "--markdown", str(page)) == 0
     shown = capsys.readouterr().out
     command = f"./scripts/lms bench {' '.join(options)}"
     assert f"Made by `{command}`." in page.read_text()
@@ -53,18 +59,10 @@ def test_the_whole_command(device, tmp_path, monkeypatch, capsys):
     assert set(by_device(one["spans"])) == {0} and set(by_device(two["spans"])) == {0, 1}
 
 
-def test_where_all_fit_lms_costs_nothing(device, tmp_path, monkeypatch, capsys):
+def test_where_all_fit_lms_costs_nothing(run, tmp_path):
     """A job on each device without LMS is the comparison. Of models that keep a device busy."""
-    if not device.simulated:
-        pytest.skip("jobs run in virtual time")
-    monkeypatch.setattr(simulate, "build", lambda environment: device.build)
-    parser = argparse.ArgumentParser()
-    bench.configure_parser(parser.add_subparsers())
     large = "gpt-tiny@1024:3,gpt-tiny@1024:10,gpt-tiny@1024:7"
-    options = ["--devices", "2", "--jobs", large, "--ratio", "0.3"]
-    args = ["bench", *options, "--environment", sys.prefix, "--out", str(tmp_path)]
-    assert bench.execute(parser.parse_args(args)) == 0
-    capsys.readouterr()
+    assert run("--devices", "2", "--jobs", large, "--ratio", "0.3") == 0
     _alone, _one, pool, without = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
     assert without["status"] == "ok" and without["paged_bytes"] == pool["paged_bytes"] == 0
     assert [spans[0][0] for spans in without["spans"]] == [1, 0, 1]

@@ -83,7 +83,7 @@ class Compared:
 
     def computing_ns(self, job: Job) -> float:
         """Of all its steps, where nothing moves."""
-        return computing_ns(self.ideals, job)
+        return job.steps * self.ideals.ideal(job.subject)[1].step_ns
 
     def bound_ns(self, devices: int) -> float:
         """The least time: all devices compute to the end, and no job is on two at once."""
@@ -103,11 +103,6 @@ def parse(text: str, card: str) -> Job:
             f"{text}: {steps!r} is no number of steps", f"Write one, as {name}:{STEPS}."
         )
     return Job(cells.subject(name, card), int(steps) if colon else STEPS)
-
-
-def computing_ns(ideals: Results, job: Job) -> float:
-    """Of all steps of a job, where nothing moves."""
-    return job.steps * ideals.ideal(job.subject)[1].step_ns
 
 
 def compare(
@@ -140,9 +135,10 @@ def compare(
     ]
     runs = {run: _outcome(run, runner) for run in progress.each("running schedules", wanted)}
     run = Run(jobs, WITHOUT_LMS, devices, capacity, turn_seconds)
-    shares = spread([computing_ns(ideals, job) for job in jobs], devices)
+    compared = Compared(jobs, ideals, runs)
+    shares = spread([compared.computing_ns(job) for job in jobs], devices)
     runs[run] = _without_lms(run, shares, runner)
-    return Compared(jobs, ideals, runs)
+    return compared
 
 
 def spread(times: list[float], devices: int) -> list[list[int]]:
