@@ -74,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = compatibility.NAME
 
 
+SHOWN = 2000  # characters of a failure that are written at once, its last ones
+
 # Files of few but long tests, which come first: at the end, one process would wait for the other.
 LONGEST = {
     "test_distributed",
@@ -89,6 +91,27 @@ LONGEST = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     compatibility.record(items)
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+class FailuresAtOnce:
+    """Writes each failure when it happens: a run that is cut off gets to no summary."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"{report.nodeid} failed:", red=True)
+            self._reporter.write_line(report.longreprtext[-SHOWN:])
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    plugins = session.config.pluginmanager
+    reporter = plugins.get_plugin("terminalreporter")
+    if reporter:  # processes that run tests for another one have none
+        plugins.register(FailuresAtOnce(reporter))
 
 
 def pytest_terminal_summary(

@@ -46,7 +46,7 @@ def test_operators(device: Device, tmp_path: Path, shard: int) -> None:
         pytest.skip("several operators of a GPU do not give the same bits twice")
     names = device.json("-c", NAMES)[shard::SHARDS]
     off = sweep(device, tmp_path / "off.json", names, "0")
-    chaos = sweep(device, tmp_path / "chaos.json", names, "chaos")
+    chaos = sweep(device, tmp_path / "chaos.json", names, "chaos", "--digest")
     passing = [name for name, outcome in off.items() if outcome["status"] == "agree"]
     different = {
         name: chaos[name]["message"] or "other numbers"
@@ -58,7 +58,9 @@ def test_operators(device: Device, tmp_path: Path, shard: int) -> None:
 
 
 def test_what_is_made_again(device: Device, tmp_path: Path) -> None:
-    found = sweep(device, tmp_path / "report.json", [], "chaos", "--verify", "--samples", "3")
+    found = sweep(
+        device, tmp_path / "report.json", [], "chaos", "--digest", "--verify", "--samples", "3"
+    )
     differing = {name: outcome["differing"] for name, outcome in found.items()}
     assert {name: results for name, results in differing.items() if results} == {}
     assert sum(outcome["compared"] for outcome in found.values()) >= COMPARED

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import unittest
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -311,11 +312,16 @@ class EndTest(Jobs):
             yield
             order.append("after")
 
+        def resuming() -> None:
+            while mine.state != "paused":
+                time.sleep(0.01)
+            mine.resume()
+
         mine = shared.add(pausing)
-        timer = threading.Timer(0.3, mine.resume)
-        timer.start()
+        other = threading.Thread(target=resuming)
+        other.start()
         shared.run()
-        timer.join()
+        other.join()
         self.assertEqual(order, ["before", "after"])
 
     def test_early_stop(self) -> None:

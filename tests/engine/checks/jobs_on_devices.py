@@ -380,24 +380,28 @@ class SoakTest(Jobs):
 
         def coming() -> Iterator[None]:
             """Adds the jobs, a few at a time."""
-            for _ in range(self.JOBS):
-                what = chosen.randrange(6)
+            for number in range(self.JOBS):
+                what = number % 6
                 seed, count = chosen.randrange(5), chosen.randrange(1, 4)
-                if what < 4 or not survivors:
+                if what < 4:
                     program = chosen.choice(
                         [programs.generator, programs.function, programs.with_switches]
                     )
                     survivors.append((shared.add(program, seed), (program, seed)))
                 else:
                     program = failing if what == 4 else cancelling
-                    others.append(shared.add(program, seed, count))
+                    name = f"{program.__name__} {number}"
+                    others.append(shared.add(program, seed, count, name=name))
                 yield
 
         source = shared.add(coming)
         shared.run()
         source.result()
         self.assertEqual(len(shared.jobs), self.JOBS + 1)
-        self.assertGreater(len({job.state for job in others}), 1)
+        # A job that fails may be cancelled before; which ones are is the threads' chance.
+        ends = [job.state for job in others if job.name.startswith("failing")]
+        self.assertTrue(ends)
+        self.assertLessEqual(set(ends), {"failed", "cancelled"})
         self.assertEqual(
             [job.result() for job, _ in survivors], [known(*call) for _, call in survivors]
         )
