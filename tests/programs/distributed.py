@@ -324,7 +324,6 @@ SCENARIOS: dict[Callable[[], Result], float] = {
     groups: 1.5,
     lightning_trainer: 2.0,
 }
-NCCL_ONLY = {pipeline, groups}  # gloo has no groups and sends no CUDA tensors
 # Run if they are named only: what they need may not be installed.
 NAMED_ONLY = {compiled_sharded_weights, lightning_trainer}
 
@@ -340,8 +339,7 @@ def main() -> None:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend, *chosen = sys.argv[1:]
     dist.init_process_group(backend, timeout=TIMEOUT)
-    others = NAMED_ONLY if backend == "nccl" else NAMED_ONLY | NCCL_ONLY
-    usual = [scenario.__name__ for scenario in SCENARIOS if scenario not in others]
+    usual = [scenario.__name__ for scenario in SCENARIOS if scenario not in NAMED_ONLY]
     for scenario, ratio in SCENARIOS.items():
         if scenario.__name__ not in (chosen or usual):
             continue
