@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from lms_cli import paths
 from support import compatibility
+from support.child import SHOWN_LINES
 from support.device import Device, find
 
 # A machine's own constraints for pip (pip.conf) are not for the wheels that tests make.
@@ -74,8 +75,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = compatibility.NAME
 
 
-SHOWN = 2000  # characters of a failure that are written at once, its last ones
-
 # Files of few but long tests, which come first: at the end, one process would wait for the other.
 LONGEST = {
     "test_distributed",
@@ -104,7 +103,7 @@ class FailuresAtOnce:
         if report.failed:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"{report.nodeid} failed:", red=True)
-            self._reporter.write_line(report.longreprtext[-SHOWN:])
+            self._reporter.write_line("\n".join(report.longreprtext.splitlines()[-SHOWN_LINES:]))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -59,14 +59,14 @@ def test_the_whole_command(run, tmp_path, capsys):
     assert set(by_device(one["spans"])) == {0} and set(by_device(two["spans"])) == {0, 1}
 
 
-def test_where_all_fit_lms_costs_little(run, tmp_path):
+def test_where_all_fit_lms_costs_nothing(run, tmp_path):
     """A job on each device without LMS is the comparison. Of models that keep a device busy."""
     large = "gpt-tiny@1024:3,gpt-tiny@1024:10,gpt-tiny@1024:7"
     assert run("--devices", "2", "--jobs", large, "--ratio", "0.3") == 0
     _alone, _one, pool, without = json.loads((tmp_path / jobs.RESULTS).read_text())["runs"]
     assert without["status"] == "ok" and without["paged_bytes"] == pool["paged_bytes"] == 0
     assert [spans[0][0] for spans in without["spans"]] == [1, 0, 1]
-    assert pool["makespan_ns"] <= 1.02 * without["makespan_ns"]
+    assert pool["makespan_ns"] <= 1.01 * without["makespan_ns"]
 
 
 def test_jobs_are_spread_by_how_long_they_take():
