@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def main() -> int:
     parser.add_argument("--shapes", action="store_true", help="compare only types and sizes")
     parser.add_argument("--digest", action="store_true", help="compare nothing with the CPU")
     parser.add_argument("--verify", action="store_true", help="LMS makes bytes again and compares")
-    parser.add_argument("--samples", type=int, default=1000, help="at most so many per operator")
+    parser.add_argument("--samples", type=int, default=1000, help="at most so many of each")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -193,7 +194,7 @@ def run_operator(op: Any, name: str, arguments: argparse.Namespace) -> Outcome:
         samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))
     except Exception as error:  # some samples need packages that are not there
         return Outcome(name, "skipped", message=f"no samples: {error}")
-    for sample in samples[: arguments.samples]:
+    for sample in samples[:: math.ceil(len(samples) / arguments.samples) or 1]:
         call = (sample.input, sample.args, sample.kwargs)
         try:
             expected = compute(op, call, gradients, SEED)
@@ -296,6 +297,9 @@ def compare(
         else:
             single = a.dtype in (torch.float32, torch.complex64)
             bound = 0.0 if exact else 1e-4 if single else None  # None: by the type
+            is_plain = a.layout == b.layout == torch.strided and a.dtype.is_floating_point
+            if is_plain and a.dtype == b.dtype and torch.equal(a, b):
+                continue  # quicker than to assert it
             try:
                 torch.testing.assert_close(b, a, rtol=bound, atol=bound, equal_nan=True)
             except (AssertionError, NotImplementedError, RuntimeError) as error:
