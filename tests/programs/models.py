@@ -145,9 +145,10 @@ TASKS = {
     ),
     "lstm": Task(LSTM, text(32, 16), targets=32 * 16),
     "recommender": Task(Recommender, _rows(256), targets=256),
-    # With few activations, for Triton's interpreter.
+    # With few activations, for Triton's interpreter and for matrices of bfloat16 on a CPU.
     "short_gpt": Task(lambda: small_gpt(width=512, layers=2), text(1, 4), targets=4),
     "short_llama": Task(lambda: Llama(width=768, keys=3, layers=1), text(1, 4), targets=4),
+    "short_lstm": Task(LSTM, text(4, 4), targets=4 * 4),
     "small_vit": Task(lambda: ViT(512, 8, 2, side=16), images(1, 16), targets=1),
     "small_images": Task(lambda: ResNet(((16, 1, 1), (384, 3, 16))), images(2, 16), targets=2),
 }
