@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +16,9 @@ from lms_demo.models import Task
 
 def make_deterministic() -> None:
     """Makes runs comparable to the last bit: no operator may depend on timing or free memory."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As torch.use_deterministic_algorithms does, which takes seconds to import Inductor.
+    torch.set_deterministic_debug_mode("warn")
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
 

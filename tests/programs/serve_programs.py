@@ -7,10 +7,12 @@ is {"result": the program's, as a dictionary, "memory": fields of modes.Memory}.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import asdict
 from typing import Any
 
 import features
+import torch._dynamo  # noqa: F401 - what the simulated device asks for shapes, and programs
 from lms_demo.training import make_deterministic
 from modes import measure
 from scenarios import SCENARIOS
@@ -34,4 +36,5 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     make_deterministic()
+    gc.freeze()  # garbage is not looked for in what is imported, before and after each program
     answer(handle)

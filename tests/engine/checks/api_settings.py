@@ -5,6 +5,7 @@ import logging
 
 import torch
 from harness import (
+    TestCase,
     is_held,
     lms,
     numbers,
@@ -14,7 +15,6 @@ from harness import (
     run_tests,
     skip_without_second_device,
 )
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 

@@ -4,6 +4,7 @@ import threading
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     in_thread,
     is_held,
@@ -18,7 +19,6 @@ from harness import (
 )
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 BELOW_LMS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("FPGA"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -16,7 +17,6 @@ from harness import (
     raises,
     run_tests,
 )
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from harness import assert_same, lms, numbers, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, assert_same, lms, numbers, run_tests
 
 MIB = 1 << 20
 LARGE = 16 * MIB  # bytes of a tensor

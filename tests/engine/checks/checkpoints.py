@@ -14,10 +14,9 @@ from pathlib import Path
 
 import simcuda
 import torch
-from harness import Worker, assert_same, lms, numbers, raises, run_tests
+from harness import TestCase, Worker, assert_same, lms, numbers, raises, run_tests
 from torch import Tensor, nn
 from torch.cuda._lms_timeline import measured
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB  # of the device

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from harness import assert_same, is_held, lms, numbers, raises, run_tests
+from harness import TestCase, assert_same, is_held, lms, numbers, raises, run_tests
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.testing._internal.common_utils import TestCase
 
 torch.ops.load_library(sys.argv.pop(1))
 BACKEND = torch.ops.backend

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
-from harness import assert_same, lms, numbers, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, assert_same, lms, numbers, run_tests
 
 MIB = 1 << 20
 LIMIT = 160 * MIB

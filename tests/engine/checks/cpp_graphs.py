@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 import torch._inductor
-from harness import assert_same, is_held, lms, page_out, run_tests
+from harness import TestCase, assert_same, is_held, lms, page_out, run_tests
 from torch import nn
 from torch.nn import functional
-from torch.testing._internal.common_utils import TestCase
 
 WIDTH = 64
 

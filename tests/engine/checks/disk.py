@@ -12,9 +12,8 @@ from pathlib import Path
 
 import simcuda
 import torch
-from harness import assert_same, lms, numbers, page_out, run_tests
+from harness import TestCase, assert_same, lms, numbers, page_out, run_tests
 from torch import nn
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 HOST = 24 * MIB  # much less than what is paged out

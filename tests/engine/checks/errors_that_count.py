@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from gathering import between, cat, scattered
-from harness import lms, numbers, raises, refusals, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, lms, numbers, raises, refusals, run_tests
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -7,6 +7,7 @@ import sys
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -16,7 +17,6 @@ from harness import (
     raises,
     run_tests,
 )
-from torch.testing._internal.common_utils import TestCase
 
 HEADERS = sys.argv.pop(1)
 torch.ops.load_library(sys.argv.pop(1))

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from harness import assert_same, lms, numbers, page_out, paged_out, run_tests
+from harness import TestCase, assert_same, lms, numbers, page_out, paged_out, run_tests
 from simcuda.gate import held
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -10,9 +10,8 @@ import random
 from collections.abc import Callable
 
 import torch
-from harness import assert_same, lms, numbers, run_tests
+from harness import TestCase, assert_same, lms, numbers, run_tests
 from torch import nn
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 SPARE = 64  # of the limit: what an operator has to leave

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     in_thread,
     is_held,
@@ -19,7 +20,6 @@ from harness import (
     raises,
     run_tests,
 )
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 COUNT = MIB  # elements of 4 bytes

@@ -1,6 +1,6 @@
 """What the programs in this folder share: running their checks, and making paged-out tensors.
 
-A program is written as PyTorch's own tests are: a TestCase, and `run_tests()` at the end. It runs
+A program is written as PyTorch's own tests are: TestCases, and `run_tests()` at the end. It runs
 on a CUDA device, simulated or not, and prints lines for tests/engine/checked.py to read.
 """
 
@@ -17,6 +17,17 @@ from typing import Any
 import torch
 
 lms = torch.cuda.lms
+
+
+class TestCase(unittest.TestCase):
+    """A class of tests, each of which draws the same random numbers.
+
+    PyTorch's own takes as long to import as PyTorch.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        torch.manual_seed(1234)
 
 
 class Reporter(unittest.TestResult):
@@ -54,6 +65,7 @@ def run_tests() -> None:
         loader.loadTestsFromNames(names, program) if names else loader.loadTestsFromModule(program)
     )
     result = Reporter()
+    gc.freeze()  # garbage is not looked for in what is imported, after each test
     suite.run(result)
     sys.exit(len(result.failures) + len(result.errors))
 
@@ -79,7 +91,8 @@ def report(test: str, state: str, detail: str = "") -> None:
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Host data that tells elements apart."""
     count = int(torch.Size(shape).numel())
-    return (torch.arange(count) % 251 + 1).reshape(shape).to(dtype)
+    period = torch.arange(1, 252).to(dtype)
+    return period.repeat(count // 251 + 1)[:count].clone().reshape(shape)
 
 
 def paged_out(host: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import assert_same, lms, raises, run_tests, skip_with_much_memory
+from harness import TestCase, assert_same, lms, raises, run_tests, skip_with_much_memory
 from programs import modes
 from torch import Tensor, nn
-from torch.testing._internal.common_utils import TestCase
 
 Hint = lms.Hint
 WIDTH = 512  # a layer has 1 MiB

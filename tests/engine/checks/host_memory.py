@@ -16,8 +16,7 @@ from pathlib import Path
 
 import simcuda
 import torch
-from harness import assert_same, lms, numbers, page_out, paged_out, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, assert_same, lms, numbers, page_out, paged_out, run_tests
 
 MIB = 1 << 20
 SLAB = 8 * MIB  # the smallest

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from harness import assert_same, lms, raises, run_tests
+from harness import TestCase, assert_same, lms, raises, run_tests
 from stepping import WIDTH, Make, Training, compare
 from torch import Tensor, nn
 from torch.cuda import _lms_host_speed, _lms_host_step
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer
-from torch.testing._internal.common_utils import TestCase
 
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1),

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from harness import assert_same, lms, numbers, run_tests
+from harness import TestCase, assert_same, lms, numbers, run_tests
 from launches import add_to
 from torch._inductor.runtime import triton_heuristics
 from torch.nn import functional
-from torch.testing._internal.common_utils import TestCase
 
 
 def data(*shape: int) -> torch.Tensor:

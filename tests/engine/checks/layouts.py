@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable
 
 import torch
-from harness import assert_same, is_held, lms, numbers, page_out, run_tests
+from harness import TestCase, assert_same, is_held, lms, numbers, page_out, run_tests
 from torch import Tensor
-from torch.testing._internal.common_utils import TestCase
 
 torch.ops.load_library(sys.argv.pop(1))
 LAYOUTS = torch.ops.layouts

@@ -1,8 +1,7 @@
 """A stream that comes when all memory is the default stream's is lent it, as is one with less."""
 
 import torch
-from harness import Address, assert_same, lms, numbers, paged_out, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import Address, TestCase, assert_same, lms, numbers, paged_out, run_tests
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -6,8 +6,7 @@ It is run under chaos, where what can be made again is dropped after the operato
 from __future__ import annotations
 
 import torch
-from harness import lms, numbers, page_out, raises, run_tests, skip_without_second_device
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, lms, numbers, page_out, raises, run_tests, skip_without_second_device
 
 COUNT = 1 << 18  # elements
 BYTES = 4 * COUNT

@@ -1,9 +1,8 @@
 """NCCL between the devices of one process, outside of torch.distributed."""
 
 import torch
-from harness import assert_same, is_held, lms, numbers, page_out, run_tests
+from harness import TestCase, assert_same, is_held, lms, numbers, page_out, run_tests
 from torch.cuda import comm, nccl
-from torch.testing._internal.common_utils import TestCase
 
 COUNT = 100_000  # elements
 DEVICES = range(2)

@@ -6,6 +6,7 @@ import threading
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -16,7 +17,6 @@ from harness import (
     skip_without_second_device,
 )
 from torch import nn
-from torch.testing._internal.common_utils import TestCase
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from harness import (
     Address,
+    TestCase,
     assert_same,
     lms,
     numbers,
@@ -13,7 +14,6 @@ from harness import (
     run_tests,
     skip_without_second_device,
 )
-from torch.testing._internal.common_utils import TestCase
 
 COUNT = 1 << 20  # elements of 4 bytes: more than the allocator's small segments take
 

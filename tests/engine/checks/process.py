@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import harness
 import torch
+import torch._dynamo  # the simulated device asks it for shapes: once for all scenes
 from torch import nn
 
 lms = torch.cuda.lms
@@ -307,12 +308,12 @@ def data_loader_workers() -> None:
 @scene
 def many_switches() -> None:
     KEPT.append([torch.full((MIB // 4,), float(i), device="cuda") for i in range(5)])
-    for _ in range(50):
+    for _ in range(8):
         lms.set_enabled_lms(False)
         lms.set_enabled_lms(True)
         torch.cuda.reclaim_inactive()
         KEPT[0][0].add_(1)
-    assert KEPT[0][0][0].item() == 50.0
+    assert KEPT[0][0][0].item() == 8.0
 
 
 # What a scene writes, and its exit status where it is not 0.

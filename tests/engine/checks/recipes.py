@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 from harness import (
+    TestCase,
     Worker,
     assert_same,
     in_thread,
@@ -27,7 +28,6 @@ from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
-from torch.testing._internal.common_utils import TestCase
 from torch.utils._python_dispatch import TorchDispatchMode
 
 COUNT = 1 << 14

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from harness import lms, refusals, run_tests, skip_without_second_device
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, lms, refusals, run_tests, skip_without_second_device
 
 COUNT = 1 << 20  # elements of 4 bytes
 DEVICE = 1

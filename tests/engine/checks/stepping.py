@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from harness import assert_same, lms, raises, run_tests
+from harness import TestCase, assert_same, lms, raises, run_tests
 from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, AdamW, NAdam, Optimizer
-from torch.testing._internal.common_utils import TestCase
 
 Make = Callable[[Iterable[Tensor]], Optimizer]
 Prepare = Callable[[Optimizer], Any]

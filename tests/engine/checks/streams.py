@@ -4,8 +4,7 @@ import threading
 from collections.abc import Callable
 
 import torch
-from harness import assert_same, lms, numbers, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, assert_same, lms, numbers, run_tests
 
 COUNT = 1000  # elements
 SIDE = torch.cuda.Stream()

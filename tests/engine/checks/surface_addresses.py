@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -17,7 +18,6 @@ from harness import (
     run_tests,
 )
 from torch._subclasses import FakeTensorMode
-from torch.testing._internal.common_utils import TestCase
 
 
 class Address:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -16,7 +17,6 @@ from harness import (
     run_tests,
 )
 from torch import nn
-from torch.testing._internal.common_utils import TestCase
 
 
 class Tagged(torch.Tensor):

@@ -2,6 +2,7 @@
 
 import torch
 from harness import (
+    TestCase,
     assert_same,
     is_held,
     lms,
@@ -11,7 +12,6 @@ from harness import (
     raises,
     run_tests,
 )
-from torch.testing._internal.common_utils import TestCase
 
 
 class TestSurfaceReading(TestCase):

@@ -6,9 +6,8 @@ import pickle
 from typing import Any
 
 import torch
-from harness import assert_same, is_held, lms, numbers, page_out, paged_out, run_tests
+from harness import TestCase, assert_same, is_held, lms, numbers, page_out, paged_out, run_tests
 from torch import nn
-from torch.testing._internal.common_utils import TestCase
 
 
 def shares(one: torch.Tensor, other: torch.Tensor) -> bool:

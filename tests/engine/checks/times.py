@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from harness import lms, page_out, run_tests
+from harness import TestCase, lms, page_out, run_tests
 from simcuda import cards
-from torch.testing._internal.common_utils import TestCase
 
 CARD = cards.card("A100-SXM-40GB")
 BYTES = 64 << 20

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 
 import simcuda
 import torch
-from harness import Worker, assert_same, lms, numbers, paged_out, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, Worker, assert_same, lms, numbers, paged_out, run_tests
 
 MIB = 1 << 20
 SIDE, OTHER = torch.cuda.Stream(), torch.cuda.Stream()

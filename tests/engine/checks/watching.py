@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from harness import (
+    TestCase,
     lms,
     numbers,
     page_out,
@@ -28,7 +29,6 @@ from harness import (
 )
 from torch.cuda import _memory_viz
 from torch.profiler import ProfilerActivity, profile
-from torch.testing._internal.common_utils import TestCase
 
 COUNT = 1 << 18  # elements
 BYTES = 4 * COUNT

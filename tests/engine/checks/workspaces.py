@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 
 import torch
-from harness import assert_same, lms, numbers, page_out, run_tests
-from torch.testing._internal.common_utils import TestCase
+from harness import TestCase, assert_same, lms, numbers, page_out, run_tests
 
 torch.ops.load_library(sys.argv.pop(1))
 torch.cuda.init()
