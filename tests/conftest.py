@@ -47,9 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--random-seeds",
         type=int,
-        default=4,
+        default=3,
         metavar="N",
-        help="how many programs made at random are run (default: 4)",
+        help="how many programs made at random are run (default: 3)",
     )
     parser.addoption(
         "--soak-rounds",

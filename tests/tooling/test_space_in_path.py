@@ -40,8 +40,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         environment = home / lms_environment.of(RELEASE).folder.name
         name = hashlib.sha256(str(environment).encode()).hexdigest()[:12]
         shutil.copytree(built, home / f"simcuda-{name}")
-        for library in ("libsimops", "libsimnvml"):
-            (home / f"simcuda-{name}" / "lib" / f"{library}.fingerprint").unlink()
+        (home / f"simcuda-{name}" / "lib" / "libsimnvml.fingerprint").unlink()
     (root / "a program.py").write_text(PROGRAM)
     write(root / "a made trace", [HEADER, alloc(1), op("", "1"), op("1", "1"), free(1)])
     return root
