@@ -84,6 +84,9 @@ def environment(
     _prepend(result, "PYTHONPATH", [str(Path(__file__).resolve().parent.parent)])
     result["SIMCUDA_OPS_LIBRARY"] = str(lib / "libsimops.so")
     result["TRITON_LIBCUDA_PATH"] = str(libraries)
+    # Memory of large tensors stays in the process, bytes: the system takes long for new pages.
+    result.setdefault("MALLOC_MMAP_THRESHOLD_", str(32 << 20))
+    result.setdefault("MALLOC_TRIM_THRESHOLD_", str(4 << 30))
     # Its kernels run in the process that has compiled them: see triton_kernels.py.
     result["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
     result["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"

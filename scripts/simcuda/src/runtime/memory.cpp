@@ -45,6 +45,7 @@ struct Memory {
   Count page_locked;
   // Freed device memory stays mapped for a while, filled with the pattern, so
   // that a late access sees wrong numbers instead of ending the process.
+  static constexpr uint64_t kKept = uint64_t{256} << 20;
   std::deque<Freed> freed;
   uint64_t freed_bytes = 0;
 
@@ -85,6 +86,21 @@ struct Memory {
     note_on_card(device, count.now);
   }
 
+  // Has freed pages below a range that was just mapped, where there are some:
+  // the system takes long to make new ones.
+  void reuse_freed(void* address, size_t bytes) {
+    const auto found =
+        std::find_if(freed.begin(), freed.end(),
+                     [bytes](const Freed& one) { return one.bytes == bytes; });
+    if (freed_bytes < kKept || found == freed.end() ||
+        mremap(found->address, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               address) == MAP_FAILED) {
+      return;
+    }
+    freed_bytes -= bytes;
+    freed.erase(found);
+  }
+
   void forget_oldest() {
     munmap(freed.front().address, freed.front().bytes);
     freed_bytes -= freed.front().bytes;
@@ -121,7 +137,7 @@ void* map_pages(size_t bytes, Place place) {
   if (address == MAP_FAILED) {
     return nullptr;
   }
-  if (!timed()) {  // all of it is touched; an advice, for less time in page faults
+  if (!timed()) {  // all of it is touched: an advice, for fewer page faults
     madvise(address, bytes, MADV_HUGEPAGE);
   }
   return address;
@@ -187,6 +203,7 @@ void* allocate_device(int device, size_t bytes) {
   }
   std::lock_guard<std::mutex> lock(m.mutex);
   if (config().poison > 0) {
+    m.reuse_freed(address, rounded);
     fill_pattern(address, rounded, kFresh);
   }
   m.ranges[number(address)] =
@@ -320,7 +337,8 @@ void fill_pattern(void* address, size_t bytes, uint16_t pattern) {
   // memcpy is several times as fast as the loop.
   constexpr size_t kBlock = 64 << 10;
   const size_t filled = std::min(bytes, kBlock) & ~size_t{1};
-  std::fill_n(static_cast<uint16_t*>(address), filled / sizeof(pattern), pattern);
+  std::fill_n(static_cast<uint16_t*>(address), filled / sizeof(pattern),
+              pattern);
   auto* begin = static_cast<char*>(address);
   for (size_t done = filled; done < bytes; done += kBlock) {
     std::memcpy(begin + done, begin, std::min(kBlock, bytes - done));
