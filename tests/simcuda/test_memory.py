@@ -94,6 +94,30 @@ def test_a_freed_block_keeps_its_numbers_unless_poisoned(simulate, poison, kept)
     )
 
 
+def test_new_memory_is_at_a_new_address_and_not_a_number(simulate):
+    """Also when its pages are those of memory that was freed."""
+    simulate(
+        """
+        import ctypes, resource, torch
+        torch.cuda.init()
+        seen = set()
+        for _ in range(40):
+            x = torch.empty(16 << 20, dtype=torch.float16, device="cuda")
+            seen.add(x.data_ptr())
+            assert x[:: 1 << 16].cpu().isnan().all()
+            x.fill_(1)
+            del x
+            torch.cuda.empty_cache()
+        assert len(seen) == 40
+        late = (ctypes.c_uint16 * 2).from_address(max(seen))
+        assert list(late) == [0x7FFB] * 2, late  # what was freed last is there, with its pattern
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        assert used < 1200, used  # MiB: all of them are 1,280
+        """,
+        capacity="2G",
+    )
+
+
 def test_page_locked_memory_is_counted_and_recognised(simulate):
     simulate(
         """
