@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="rounds of each soak (default: 80, half a minute)",
     )
     parser.addoption(
+        "--both-kernels",
+        action="store_true",
+        help="run tests of async kernels with inline ones too, which are those of most other tests",
+    )
+    parser.addoption(
         "--compatibility",
         type=Path,
         metavar="FILE",
@@ -87,8 +92,14 @@ LONGEST = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     compatibility.record(items)
+    if not config.getoption("both_kernels"):
+        names = {item.nodeid for item in items}
+        twins = [item for item in items if item.nodeid.replace("inline", "async") in names]
+        inline = [item for item in twins if "inline" in item.nodeid]
+        items[:] = [item for item in items if item not in inline]
+        config.hook.pytest_deselected(items=inline)
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 

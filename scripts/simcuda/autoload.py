@@ -5,6 +5,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from typing import Any
 
 from simcuda import flops, triton_kernels
 from simcuda.control import active, library
@@ -22,6 +26,7 @@ def autoload() -> None:
     if library().simcudaIsTimed():
         flops.attach(operators)
     _keep_cudnn_off()
+    _keep_dynamo_out()
     triton_kernels.attach()
     # The allocator has no devices before CUDA is initialised.
     torch.cuda._lazy_call(operators.simopsAttachPoison)
@@ -42,3 +47,39 @@ def _keep_cudnn_off() -> None:
     off = ContextProp(torch._C._get_cudnn_enabled, ignore)
     setattr(torch._C, "_set_cudnn_enabled", ignore)  # noqa: B010
     setattr(type(torch.backends.cudnn), "enabled", off)  # noqa: B010
+
+
+DISABLED = "__dynamo_disable"  # where torch._compile keeps what it calls in a function's place
+
+
+def _keep_dynamo_out() -> None:
+    """Lets operators find their shapes without Dynamo, which takes a second to import.
+
+    Those of PyTorch's meta kernels that are written in Python import it with their first call, so
+    that it does not compile them. Until a program imports it there is nothing to keep it from.
+    """
+    plain = set(_hidden_from_dynamo())
+    for function in plain:
+        setattr(function, DISABLED, function)
+
+    class BeforeDynamo(MetaPathFinder):
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "torch._dynamo":
+                sys.meta_path.remove(self)
+                for function in plain:
+                    delattr(function, DISABLED)
+
+    sys.meta_path.insert(0, BeforeDynamo())
+
+
+def _hidden_from_dynamo() -> Iterator[Callable[..., Any]]:
+    """What torch._refs calls through the wrapper of torch._compile, which keeps it as "fn"."""
+    import torch._compile
+    import torch._refs
+
+    for function in vars(torch._refs).values():
+        while function:
+            code = getattr(function, "__code__", None)
+            if code and code.co_filename == torch._compile.__file__ and "fn" in code.co_freevars:
+                yield function.__closure__[code.co_freevars.index("fn")].cell_contents
+            function = getattr(function, "__wrapped__", None)

@@ -21,7 +21,7 @@ import json
 from torch.testing._internal.common_methods_invocations import op_db
 print(json.dumps(sorted({op.name for op in op_db})))
 """
-SAMPLES = "64"  # of an operator, at most; a few have a thousand, for each combination of options
+SAMPLES = "32"  # of an operator, at most; a few have a thousand, for each combination of options
 # Operators of which a sample runs without LMS, of 697, in both shards together.
 RUNNING = 681
 # Some of their results are memory that nobody wrote: no two runs are alike.

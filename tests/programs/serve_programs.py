@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import features
-import torch._dynamo  # noqa: F401 - what the simulated device asks for shapes, and programs
+import torch._dynamo  # noqa: F401 - what several programs import
 from lms_demo.training import make_deterministic
 from modes import measure
 from scenarios import SCENARIOS

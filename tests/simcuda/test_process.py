@@ -164,3 +164,19 @@ def test_a_key_above_cuda_does_not_see_the_simulation_compute(simulate, kernels)
         """,
         kernels=kernels,
     )
+
+
+def test_shapes_are_found_without_dynamo_until_a_program_imports_it(simulate):
+    simulate(
+        """
+        import sys, torch
+        x = torch.ones(4, 4, device="cuda")
+        torch.addmm(x, x, x).mul(2)
+        assert "torch._dynamo" not in sys.modules
+        finders = len(sys.meta_path)
+        compiled = torch.compile(lambda a: (a @ a * 2).relu(), backend="aot_eager")
+        assert compiled(x).sum().item() == 128
+        assert len(sys.meta_path) == finders - 1
+        """,
+        kernels="async",
+    )

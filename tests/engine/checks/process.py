@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import harness
 import torch
-import torch._dynamo  # the simulated device asks it for shapes: once for all scenes
+import torch.fx.experimental.symbolic_shapes  # for the simulated device: once for all scenes
 from torch import nn
 
 lms = torch.cuda.lms
