@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import features
-import torch._dynamo  # noqa: F401 - what several programs import
+import torch._inductor.compile_fx  # noqa: F401 - what several programs import
 from lms_demo.training import make_deterministic
 from modes import measure
 from scenarios import SCENARIOS

@@ -22,8 +22,10 @@ from lms_cli.wheel import builds
 PYTHON = releases.running_python()
 RELEASE = releases.default(paths.PATCHES)
 LISTED = releases.load(paths.PATCHES)
-# Some between the oldest and the newest, whose wheels `lms test` itself makes to test with.
-TO_BUILD = [one for one in releases.for_python(PYTHON, paths.PATCHES)[2:-1:4] if one != RELEASE]
+# The oldest, with the C++ library's ABI from before C++11, and the one that a rebase compiles too.
+TO_BUILD = [
+    one for one in releases.for_python(PYTHON, paths.PATCHES) if one.version in ("2.6.0", "2.12.1")
+]
 
 
 def lms(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
