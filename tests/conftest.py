@@ -96,8 +96,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     compatibility.record(items)
     if not config.getoption("both_kernels"):
         names = {item.nodeid for item in items}
-        twins = [item for item in items if item.nodeid.replace("inline", "async") in names]
-        inline = [item for item in twins if "inline" in item.nodeid]
+        inline = [
+            item
+            for item in items
+            if "inline" in item.nodeid and item.nodeid.replace("inline", "async") in names
+        ]
         items[:] = [item for item in items if item not in inline]
         config.hook.pytest_deselected(items=inline)
     items.sort(key=lambda item: item.path.stem not in LONGEST)

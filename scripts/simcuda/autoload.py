@@ -7,11 +7,12 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Any
 
 from simcuda import flops, triton_kernels
 from simcuda.control import active, library
+from simcuda.when_imported import WhenImported
 
 
 def autoload() -> None:
@@ -62,14 +63,13 @@ def _keep_dynamo_out() -> None:
     for function in plain:
         setattr(function, DISABLED, function)
 
-    class BeforeDynamo(MetaPathFinder):
-        def find_spec(self, name: str, *_: Any) -> None:
-            if name == "torch._dynamo":
-                sys.meta_path.remove(self)
-                for function in plain:
-                    delattr(function, DISABLED)
+    def let_it_in(_: ModuleType) -> None:
+        sys.meta_path.remove(finder)
+        for function in plain:
+            delattr(function, DISABLED)
 
-    sys.meta_path.insert(0, BeforeDynamo())
+    finder = WhenImported({"torch._dynamo": let_it_in})
+    sys.meta_path.insert(0, finder)
 
 
 def _hidden_from_dynamo() -> Iterator[Callable[..., Any]]:

@@ -12,8 +12,6 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import importlib.abc
-import importlib.util
 import itertools
 import math
 import sys
@@ -26,6 +24,7 @@ from typing import Any
 
 from simcuda import triton_costs, triton_trials
 from simcuda.control import library
+from simcuda.when_imported import WhenImported
 
 # Of signatures, which say how the parameter of a launch is stored.
 _STORED: dict[str, Any] = {
@@ -115,7 +114,7 @@ def attach() -> None:
         }
     for name in sys.modules.keys() & changes.keys():
         changes.pop(name)(sys.modules[name])
-    sys.meta_path.insert(0, _WhenImported(changes))
+    sys.meta_path.insert(0, WhenImported(changes))
 
 
 _kept: list[Any] = []  # what the driver has the address of
@@ -124,29 +123,6 @@ _functions: list[_Function] = []  # by number; never shorter, for the driver has
 _launches: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count()
 _language = threading.RLock()  # the interpreter patches it, the compiler needs it as it is
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Changes modules as soon as they are imported."""
-
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.changes = changes
-
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
-        change = self.changes.pop(name, None)
-        if change is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _remember_sources(compiler: ModuleType) -> None:
