@@ -21,6 +21,23 @@ def test_errors_that_count(device: Device, subtests: pytest.Subtests, kernels: s
     checked.expect_passed(results, subtests)
 
 
+ON_FIRST = """
+import torch
+torch.cuda.set_enabled_lms(True)
+evicted = torch.ones(1 << 20, device="cuda")
+try:
+    torch.empty(1 << 30, device="cuda")
+except torch.cuda.OutOfMemoryError:
+    print(torch.cuda.memory_stats()["num_ooms"])
+"""
+
+
+def test_an_error_counts_once_where_lms_is_on_before_cuda_is(device: Device) -> None:
+    if not device.simulated:
+        pytest.skip("a GPU has too much memory: it takes one whose capacity can be chosen")
+    assert device.json("-c", ON_FIRST, capacity="64M") == 1
+
+
 MODES = {
     "on": {},
     "chaos": {"PYTORCH_LMS": "chaos"},

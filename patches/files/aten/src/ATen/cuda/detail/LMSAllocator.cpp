@@ -253,8 +253,6 @@ void Allocator::install() {
       current->name(),
       "'. Remove backend:cudaMallocAsync from PYTORCH_ALLOC_CONF and do not "
       "call torch.cuda.memory.change_current_allocator.");
-  static std::once_flag watched;
-  std::call_once(watched, [this] { watch_refusals(*native_); });
   c10::cuda::CUDACachingAllocator::allocator.store(this);
   c10::SetAllocator(c10::DeviceType::CUDA, this);
 }

@@ -82,8 +82,8 @@ void report_error();
 int64_t uncounted_errors(c10::DeviceIndex device);
 void forget_uncounted_errors(c10::DeviceIndex device);
 
-// Begins to follow the native allocator's refusals. At most once, before the
-// first RetryScope.
+// Begins to follow the native allocator's refusals, once it has devices. At
+// most once, before the first RetryScope.
 void watch_refusals(c10::cuda::CUDACachingAllocator::CUDAAllocator& native);
 void add_observer(
     c10::cuda::CUDACachingAllocator::CUDAAllocator& native,

@@ -48,6 +48,7 @@ void Mirror::start() {
   auto& native = Allocator::get().native();
   static std::once_flag attached;
   std::call_once(attached, [&native] {
+    watch_refusals(native);
     native.attachAllocatorTraceTracker([](const TraceEntry& entry) {
       if (Device* device = Device::find(entry.device_)) {
         device->mirror().on_event(entry);
