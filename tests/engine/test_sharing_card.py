@@ -26,6 +26,7 @@ PROGRAM = checked.CHECKS / "sharing_card.py"
 CAPACITY = "128M"
 MOST = ["make", 11]  # tensors, which take nine tenths of the card
 REST = 0.8  # seconds after which a process is at rest, for certain
+SLOW = 2.5  # seconds after which one that does not look at others gives nothing
 TIMES = 6
 RECORD = "6Q"  # of the card's ledger; the first number: bytes that a process has
 
@@ -195,6 +196,21 @@ def test_a_stopped_process_gives_nothing_and_stops_nobody(
         assert first.ask("state")["reserved"] > 0.8
         first.ask("touch")
         assert first.ask("digest") == alone(1)
+
+
+def test_before_a_request_fails_the_slow_are_waited_for(device: Device, tmp_path: Path) -> None:
+    """Where the machine has too much to do, a process gives nothing for seconds."""
+    with two(device, tmp_path) as (first, second):
+        first.ask(MOST)
+        send(first, signal.SIGSTOP)
+        time.sleep(SLOW)
+        second.ask("state")  # it uses the device from here on
+        resume = threading.Timer(1, send, (first, signal.SIGCONT))
+        resume.start()
+        second.ask(["hold", 64])
+        resume.join()
+        assert second.ask("state")["reserved"] >= 0.5 and second.ask("state")["errors"] == 0
+        assert first.ask("state")["reserved"] <= 0.5
 
 
 def test_a_workspace_keeps_no_memory_from_others(device: Device, tmp_path: Path) -> None:

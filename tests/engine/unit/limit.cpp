@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <optional>
 
 using namespace at::cuda::lms;
 
@@ -98,6 +99,17 @@ TEST(TheLimit, ItRisesForARequestThatWouldFail) {
   EXPECT_TRUE(limit.bytes() == 39'425);
   Limit set = by_the_program(50'000);
   EXPECT_TRUE(!set.rise({42'000, 38'000}));
+}
+
+TEST(TheLimit, WhatHasToBeFreeForALimitOfSoMuch) {
+  const Limit::Card card{0, 10'000};
+  Limit limit = by_default();
+  const std::optional<size_t> needed = limit.needed_for_limit(card, 28'000);
+  ASSERT_TRUE(needed && *needed <= 30'100);
+  EXPECT_TRUE(limit.sink(card) && limit.rise({*needed, 10'000}));
+  EXPECT_TRUE(limit.bytes() >= 38'000);
+  EXPECT_TRUE(!limit.needed_for_limit(card, kTotal));
+  EXPECT_TRUE(!by_the_program(30'000).needed_for_limit(card, 28'000));
 }
 
 TEST(TheLimit, WhatTheProgramSetIsTakenAtItsWord) {

@@ -42,7 +42,8 @@ TEST(TheCard, ARecordKeepsWhatItSays) {
 
 TEST(TheCard, AProcessAloneHasNobodyToAsk) {
   const Sharers nobody = seen_by(kBusy, {});
-  EXPECT_TRUE(!nobody.are_any() && nobody.share() == kUsable);
+  EXPECT_TRUE(nobody.is_alone() && !nobody.are_any());
+  EXPECT_TRUE(nobody.share() == kUsable);
   EXPECT_TRUE(nobody.obtainable(Sharers::kRest) == 0 && !nobody.bound());
   EXPECT_TRUE(nobody.missing(0) == 0);
 }
@@ -66,7 +67,8 @@ TEST(TheCard, WhoHasNotLookedLatelyCountsForNothing) {
   Sharer stopped = sharer(90'000, 5'000, 95'000);
   stopped.seen_ms = kNow - Sharers::kAlive - 1;
   const Sharers others = seen_by(kBusy, {stopped});
-  EXPECT_TRUE(!others.are_any() && others.taken() == 0);
+  EXPECT_TRUE(!others.is_alone() && !others.are_any());
+  EXPECT_TRUE(others.taken() == 0);
   EXPECT_TRUE(others.obtainable(Sharers::kRest) == 0);
   EXPECT_TRUE(others.missing(0) == 0 && !others.bound());
 }

@@ -101,7 +101,8 @@ class MoreRoom {
 
   // Once: if it rises and others then do not give, it sinks again.
   bool raise_limit() {
-    return !std::exchange(has_raised_limit_, true) && device_.limit().rise();
+    return !std::exchange(has_raised_limit_, true) &&
+        device_.limit().rise(growth_.bytes);
   }
 
   // As long as others give back what they use there is something to reclaim.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace at::cuda::lms {
 
@@ -94,6 +95,17 @@ class Limit {
   // Bytes of the card that have to be free for `growth` more.
   static size_t needed(const Card& card, size_t growth) {
     return growth + card.available() / kScarcePart;
+  }
+
+  // Bytes of the card that have to be free for a limit of `growth` more than
+  // the allocator has; nothing if the program does not allow so much.
+  std::optional<size_t> needed_for_limit(const Card& card, size_t growth)
+      const {
+    const size_t bytes = card.reserved + growth;
+    const size_t available = (bytes / kPercent + 1) * 100;
+    return bytes <= ceiling_ && available <= total_
+        ? std::optional(available - card.reserved)
+        : std::nullopt;
   }
 
   // The functions below return whether the limit has changed. Most are told

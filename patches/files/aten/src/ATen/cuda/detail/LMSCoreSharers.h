@@ -32,7 +32,9 @@ namespace at::cuda::lms {
 //
 // Who is stopped can give nothing. So each writes when it last looked at the
 // others, and one that has not done so lately counts as one that does not ask
-// LMS: what it has is not to be had. Times are of the host's monotonic clock.
+// LMS: what it has is not to be had. But before a request fails it is waited
+// for too, and longer than usually: it may only be slow, or about to write down
+// what it has taken. Times are of the host's monotonic clock.
 
 // What a process says of itself.
 struct Sharer {
@@ -70,7 +72,10 @@ class Sharers {
       const Sharer& own,
       const std::vector<Sharer>& others,
       uint64_t now_ms)
-      : own_(own), now_ms_(now_ms), usable_(total / 100 * kPercent) {
+      : own_(own),
+        now_ms_(now_ms),
+        usable_(total / 100 * kPercent),
+        is_alone_(others.empty()) {
     for (const Sharer& other : others) {
       if (now_ms <= other.seen_ms + kAlive) {
         others_.push_back(other);
@@ -78,6 +83,10 @@ class Sharers {
     }
   }
 
+  // No other process uses the card with LMS, not even one that is stopped.
+  bool is_alone() const {
+    return is_alone_;
+  }
   bool are_any() const {
     return !others_.empty();
   }
@@ -174,6 +183,7 @@ class Sharers {
   const Sharer own_;
   const uint64_t now_ms_;
   const size_t usable_; // bytes
+  const bool is_alone_;
   std::vector<Sharer> others_; // that are alive
 };
 

@@ -198,14 +198,28 @@ bool CardLimit::recover() {
   return enforce();
 }
 
-bool CardLimit::rise() {
+bool CardLimit::rise(size_t growth) {
+  const bool is_given = wait_for_others(growth);
   if (const auto free = free_bytes(device_.index())) {
     const Lock lock(device_.mutex());
     if (device_.map().is_limited() && rule_.rise(card(*free))) {
       adopt();
     }
   }
-  return enforce();
+  return enforce() || is_given;
+}
+
+// True if they have given what a segment of so many bytes lacks.
+bool CardLimit::wait_for_others(size_t growth) {
+  std::optional<size_t> needed;
+  {
+    const Lock lock(device_.mutex());
+    if (device_.map().is_limited()) {
+      needed = rule_.needed_for_limit(card(0), growth);
+    }
+  }
+  return needed && free_on_card() < *needed &&
+      device_.sharing().ask(growth, *needed, Sharing::kBeforeAnError);
 }
 
 // What comes ahead of its use does not take what is kept free, and nobody is

@@ -48,9 +48,10 @@ class CardLimit {
   // An allocation has failed. True if the next try may not: others have given
   // what the driver refused, or the limit has changed.
   bool recover();
-  // Everything has been evicted, and it is not enough. True if the limit has
-  // risen, since the card and others have more by now.
-  bool rise();
+  // Everything has been evicted, and it is not enough for a segment of so many
+  // bytes. True if the next try may not fail: others have given what is
+  // missing, which they are given time for, or the limit has risen.
+  bool rise(size_t growth);
   // Whether a segment may be taken for what is not needed yet.
   bool may_take_ahead(size_t bytes);
   // Bytes; 0 if the driver does not say.
@@ -76,6 +77,7 @@ class CardLimit {
  private:
   Limit::Card card(size_t free);
   void adopt(); // with the mutex
+  bool wait_for_others(size_t growth);
   size_t excess();
   void give_excess_back();
   size_t stuck_bytes(); // with the mutex

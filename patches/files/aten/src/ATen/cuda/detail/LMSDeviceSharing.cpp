@@ -26,12 +26,7 @@ namespace {
 constexpr uint64_t kLedgerOfCard = 0x3164'7261'6353'4d4c; // "LMScard1"
 constexpr std::chrono::milliseconds kTick{100}; // between two looks
 constexpr std::chrono::milliseconds kPollOfOthers{10}; // while they give way
-// Milliseconds that a process waits while nobody has anything to give, while
-// nobody gives way, and in all. The first is two looks of the others: what they
-// have written down may be old, or they are just taking their memory anew.
-constexpr uint64_t kPatienceWithNone = 200;
-constexpr uint64_t kPatienceWithOthers = 2'000;
-constexpr uint64_t kLongestWaitForOthers = 60'000;
+constexpr uint64_t kLongestWaitForOthers = 60'000; // milliseconds
 constexpr size_t kSlicePart = 16; // of the card, that is given at a time
 constexpr size_t kFallPart = 16; // of the card, that makes a look worth it
 
@@ -270,11 +265,11 @@ void Sharing::want_no_more() {
   write_down(/*is_busy=*/true);
 }
 
-bool Sharing::ask(size_t growth, size_t free) {
+bool Sharing::ask(size_t growth, size_t free, const Patience& patience) {
   const Counted counted = working();
   const uint64_t begin = now_ms();
-  uint64_t give_up = begin + kPatienceWithOthers;
-  uint64_t hopeless = begin + kPatienceWithNone;
+  uint64_t give_up = begin + patience.with_others;
+  uint64_t hopeless = begin + patience.with_none;
   size_t least_taken = std::numeric_limits<size_t>::max();
   bool has_asked = false;
   while (device_.limit().free_on_card() < free) {
@@ -282,12 +277,12 @@ bool Sharing::ask(size_t growth, size_t free) {
     const uint64_t now = now_ms();
     const bool is_given =
         others.is_any_giving() || others.taken() < least_taken;
-    give_up = is_given ? now + kPatienceWithOthers : give_up;
+    give_up = is_given ? now + patience.with_others : give_up;
     least_taken = std::min(least_taken, others.taken());
     if (others.is_any_giving() || others.obtainable(Sharers::kNearRest) > 0) {
-      hopeless = now + kPatienceWithNone;
+      hopeless = now + patience.with_none;
     }
-    if (!others.are_any() ||
+    if (others.is_alone() ||
         now >= std::min({hopeless, give_up, begin + kLongestWaitForOthers})) {
       if (has_asked) {
         want_no_more();

@@ -72,10 +72,20 @@ class Sharing {
   }
   // The others, now. With or without the mutex.
   Sharers others();
+  // How long others are waited for, milliseconds: while nobody has anything to
+  // give, and while nobody gives way.
+  struct Patience {
+    uint64_t with_none;
+    uint64_t with_others;
+  };
+  // The first is two looks of the others: what they have written down may be
+  // old, or they are just taking their memory anew.
+  static constexpr Patience kUsual{200, 2'000};
+  static constexpr Patience kBeforeAnError{10'000, 10'000};
   // A segment of `growth` bytes is needed, and for that `free` bytes of the
   // card: asks for them and waits on the host as long as others give way. False
   // if they cannot be had.
-  bool ask(size_t growth, size_t free);
+  bool ask(size_t growth, size_t free, const Patience& patience = kUsual);
 
   // What the thread does.
   void look_around() noexcept;
