@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 
 import pytest
@@ -24,6 +25,14 @@ RATIOS = {
     "two_devices": 3.0,
 }
 TWO_DEVICES = ("replicas", "two_devices")
+ENDS, AT_ONCE = 8, 4  # of a program
+RIGHT_AFTER_A_PASS = """
+import torch
+torch.cuda.set_enabled_lms(True)
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).cuda()
+for _ in range(2):
+    model(torch.randn(16, 64, device="cuda")).sum().backward()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +59,14 @@ def test_switched_midway(programs: Programs) -> None:
         on = programs.run("switched_midway", mode, limit)
         assert on.result == off.result, mode
         assert (on.memory["paged_in"] > 0) == (mode != "fits"), mode
+
+
+def test_a_program_ends_right_after_a_pass(device: Device) -> None:
+    """With PyTorch 2.15 every second one aborts without LMS where cores are few."""
+    settings = {"capacity": "64M", "env": {"OMP_NUM_THREADS": "2"}}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = [
+            pool.submit(device.run, "-c", RIGHT_AFTER_A_PASS, **settings) for _ in range(ENDS)
+        ]
+    for done in started:
+        assert done.result().status == 0, done.result().stderr

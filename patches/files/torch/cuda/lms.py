@@ -38,6 +38,7 @@ import json
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ._lms_host_step import SteppingOnHost
     from ._lms_stepping import SteppingInBackward
 
+_LETTING_GO = 0.02  # seconds at exit
 
 __all__ = [
     "ByName",
@@ -175,7 +177,7 @@ def set_enabled_lms(enabled: bool) -> None:
                 f"device together. Free tensors and try again. {error}"
             ) from None
         if enabled:
-            _stop_sharing_at_exit()
+            _end_threads_at_exit()
             _lms_hooks.install()
             _lms_log.begin()
             _adopt_existing(ops)
@@ -186,9 +188,19 @@ def set_enabled_lms(enabled: bool) -> None:
 
 
 @functools.cache
-def _stop_sharing_at_exit() -> None:
-    """Ends the thread that gives way to others before the interpreter, whose lock it may need."""
-    atexit.register(engine().stop_sharing)
+def _end_threads_at_exit() -> None:
+    """Lets threads finish before the interpreter ends, whose lock they may need."""
+    atexit.register(_end_threads)
+
+
+def _end_threads() -> None:
+    """Ends the thread that gives way to others, and waits for those of autograd.
+
+    They may not have let go of the pass that has just ended. Since PyTorch 2.15 each pass has a
+    Python object, and a thread that frees one while the interpreter ends aborts the process.
+    """
+    engine().stop_sharing()
+    time.sleep(_LETTING_GO)
 
 
 def _adopt_existing(ops: Any) -> None:
