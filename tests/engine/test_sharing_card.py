@@ -209,7 +209,8 @@ def test_before_a_request_fails_the_slow_are_waited_for(device: Device, tmp_path
         resume.start()
         second.ask(["hold", 64])
         resume.join()
-        assert second.ask("state")["reserved"] >= 0.5 and second.ask("state")["errors"] == 0
+        state = second.ask("state")
+        assert state["reserved"] >= 0.5 and state["errors"] == 0
         assert first.ask("state")["reserved"] <= 0.5
 
 
