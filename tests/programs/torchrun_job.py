@@ -1,8 +1,8 @@
 """A training under torchrun on the first device, whatever its rank; see engine/test_schedulers.py.
 
-torchrun torchrun_job.py FOLDER COUNT: begins when so many processes of all jobs have left a file
-in the folder. Each prints a line of JSON: {"rank": ..., "result": a dictionary, "paged_out":
-bytes}. PYTORCH_LMS turns LMS on.
+torchrun torchrun_job.py FOLDER COUNT: so many processes of all jobs meet in the folder, before
+the training, and after it with all that it has made. Each prints a line of JSON: {"rank": ...,
+"result": a dictionary, "paged_out": bytes}. PYTORCH_LMS turns LMS on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from distributed import TIMEOUT, plain
+from distributed import TIMEOUT, adamw, data_parallel, train
 from lms_demo.training import make_deterministic
 
 
 def meet(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < count:
         time.sleep(0.01)
@@ -29,8 +30,12 @@ def main() -> None:
     make_deterministic()
     torch.cuda.set_device(0)
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    meet(Path(sys.argv[1]), int(sys.argv[2]))
-    row = {"rank": dist.get_rank(), "result": plain()}
+    folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    meet(folder / "begin", count)
+    model = data_parallel()
+    optimizer = adamw(model)
+    row = {"rank": dist.get_rank(), "result": train(model, optimizer)}
+    meet(folder / "end", count)
     row["paged_out"] = torch.cuda.lms.stats()["lms.page_out.bytes"]
     dist.destroy_process_group()
     sys.stdout.write(json.dumps(row) + "\n")  # at once: the processes share it
