@@ -85,6 +85,7 @@ def ray_environment(shared: dict[str, Any], tmp_path: Path) -> Iterator[dict[str
             "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": name,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # at 15 a trial waits for all that the machine does else
         }
 
 
