@@ -41,7 +41,7 @@ def shared(device: Device, tmp_path: Path) -> dict[str, Any]:
 def run_job(
     device: Device, processes: int, meet: Path, count: int, **settings: Any
 ) -> list[dict[str, Any]]:
-    """What the processes of a job print, by rank; it begins with others in the folder `meet`."""
+    """What the processes of a job print, by rank; it meets others through the file `meet`."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
     done = device.run(*torchrun, JOB, meet, count, **settings)
     assert done.status == 0, done.stderr
@@ -85,7 +85,7 @@ def ray_environment(shared: dict[str, Any], tmp_path: Path) -> Iterator[dict[str
             "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": name,
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_worker_niceness": "0",  # at 15 a trial waits for all that the machine does else
+            "RAY_worker_niceness": "0",  # at 15 a trial waits for all other work
         }
 
 
